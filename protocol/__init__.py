@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tacit.protocol.sum.exchange import ClientAborted as ClientAborted
     from tacit.protocol.sum.exchange import Contributed as Contributed
     from tacit.protocol.sum.exchange import ServerAborted as ServerAborted
+    from tacit.protocol.sum.policy import Policy as Policy
 
-_KEYS = "tacit.protocol.core.roster"
 _ONE_SUM = "tacit.protocol.session.one_sum"
 _RESULTS = "tacit.protocol.sum.exchange"
 _ROSTER = "tacit.protocol.core.roster"
@@ -29,7 +29,8 @@ _HOMES = {
     "ClientAborted": _RESULTS,
     "Contributed": _RESULTS,
     "Member": _ROSTER,
-    "PartyKeys": _KEYS,
+    "PartyKeys": _ROSTER,
+    "Policy": "tacit.protocol.sum.policy",
     "Roster": _ROSTER,
     "ServerAborted": _RESULTS,
     "SumClient": _ONE_SUM,
@@ -37,7 +38,7 @@ _HOMES = {
     "SumServer": _ONE_SUM,
     "SumSettings": _ONE_SUM,
     "make_roster": _ONE_SUM,
-    "new_keys": _KEYS,
+    "new_keys": _ROSTER,
 }
 __all__ = [*_HOMES]
 __version__ = version("tacit")

@@ -108,6 +108,11 @@ def test_imports_go_downwards(folder: str) -> None:
             assert name.split(".")[0] not in MAY_IMPORT, f"{path.relative_to(ROOT)} imports {name} without tacit."
 
 
+def test_flower_builds_on_the_public_names_of_the_protocol() -> None:
+    for path in sources("parties/flower"):
+        assert not [name for name in imports(path) if name.startswith("tacit.protocol.")], path
+
+
 def layer(path: Path) -> str:
     return ".".join(path.parent.relative_to(ROOT).parts)
 

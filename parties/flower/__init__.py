@@ -3,10 +3,10 @@
 from importlib.util import find_spec
 
 if find_spec("flwr") is None:
-    raise ModuleNotFoundError("tacit.parties.flower needs flwr: pip install 'flwr>=1.41,<1.43'", name="flwr")
+    raise ModuleNotFoundError("tacit.parties.flower needs flwr: pip install 'flwr>=1.42,<2'", name="flwr")
 
-from tacit.parties.flower.grid import SecureGrid
+from tacit.parties.flower.grid import NobodyThereError, SecureGrid
 from tacit.parties.flower.mod import secure_sum_mod
-from tacit.protocol.sum.policy import Policy
+from tacit.protocol import Policy
 
-__all__ = ["Policy", "SecureGrid", "secure_sum_mod"]
+__all__ = ["NobodyThereError", "Policy", "SecureGrid", "secure_sum_mod"]

@@ -18,7 +18,8 @@ of the third kind.
 Flower authenticates nodes, by keys of its own, and says of every reply which node it came from. The roster knows names
 and keys. Every node that is asked to train binds the two once in a run: it sends its name, with a signature by the
 member's key of the roster over the name, the roster, the run, the node's number and a number that was never used
-before. From then on a name is that node: another node that claims it is refused, for as long as the run takes.
+before. A node that comes back under another number signs anew, and has the name from then on. Where the former node is
+to train too, it is asked again: if it signs, two nodes have one key, and the newcomer is refused.
 """
 
 from __future__ import annotations
@@ -39,31 +40,33 @@ from tacit.parties.flower.records import (
     EXAMPLES,
     FRAMES,
     GO_ON,
+    MOD_FAILED,
     RECORD,
     STEP,
     WHO,
+    RefusedError,
     arrays_of,
     content_digest,
     frames_of,
     is_training,
     moved,
-    node_signed,
     ours,
     sum_title,
     summed,
     taken,
 )
-from tacit.parties.links.keys import KeysLabel
+from tacit.parties.links.keys import check_node
 from tacit.parties.links.roster import read_roster
-from tacit.protocol.core.errors import RemoteProtocolError
-from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, verify
-from tacit.protocol.core.roster import Roster
-from tacit.protocol.session.one_sum import SumResult, SumServer, SumSettings
-from tacit.protocol.sum.exchange import ServerAborted
+from tacit.protocol import Roster, ServerAborted, SumResult, SumServer, SumSettings
 
 _TRAINING: Final = 2
 """The exchange of a sum, from 0, in which clients hear of each other's shares: they train in it."""
 _NOW: Final = 0.0
+_NONCE_BYTES: Final = 32
+
+
+class NobodyThereError(RuntimeError):
+    """No node of a run is a client of the roster; the message has what the first of them said."""
 
 
 class Exchange:
@@ -112,10 +115,7 @@ class Exchange:
         return answers
 
     def hold(self, server: SumServer, nodes: Mapping[str, int], settings: SumSettings) -> None:
-        """All exchanges of a sum, until the server has its outcome.
-
-        nodes: of the clients, by their names. ValueError for a sum that was opened and is none.
-        """
+        """All exchanges of a sum, until the server has its outcome. nodes: of the clients, by their names."""
         names = {node: name for name, node in nodes.items()}
         begin = {STEP: BEGIN, "settings": msgspec.msgpack.encode(settings)}
         records: dict[int, dict[str, Any]] = dict.fromkeys(names, begin)
@@ -126,8 +126,8 @@ class Exchange:
             for node, answer in answers.items():
                 try:
                     frames = frames_of(answer)
-                except RemoteProtocolError as error:
-                    self.lost[node] = error.detail
+                except RefusedError as error:
+                    self.lost[node] = str(error)
                     continue
                 for frame in frames:
                     said += server.receive(names[node], frame, _NOW)
@@ -148,40 +148,58 @@ class Exchange:
 
 
 class Nodes:
-    """The nodes of a run, as far as they are known."""
+    """The nodes of a run, by the names that they have signed for."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
-        self._names: dict[int, str] = {}
+        self._named: dict[str, int] = {}
 
     def learn(self, exchange: Exchange, run: int) -> dict[str, int]:
-        """The nodes of this exchange by their names; who is not known yet is asked. Others are lost to it."""
-        nonces = {node: urandom(KEY_BYTES) for node in exchange.nodes if node not in self._names}
-        answers = exchange.ask({node: {STEP: WHO, "nonce": nonce} for node, nonce in nonces.items()}) if nonces else {}
-        for node, record in answers.items():
+        """The nodes of this exchange by their names. Who is not known yet is asked; others are lost to it.
+        NobodyThereError if no node of the run was ever known."""
+        known = set(self._named.values())
+        claims = self._claims(exchange, run, [node for node in exchange.nodes if node not in known])
+        doubtful = [self._named[name] for name in claims.values() if self._named.get(name) in exchange.nodes]
+        there = self._claims(exchange, run, doubtful)
+        for node, name in claims.items():
+            former = self._named.get(name)
+            if former in there or former in claims:
+                exchange.lost[node] = f"node {node} says that it is {name!r}, which is node {former} in this run"
+            else:
+                self._named[name] = node
+        if not self._named:
+            first = next(iter(exchange.lost.values()), "Flower knows none")
+            raise NobodyThereError(
+                f"none of {len(exchange.training)} nodes is a client of the roster; the first: {first}"
+            )
+        return {name: node for name, node in self._named.items() if node in exchange.nodes}
+
+    def _claims(self, exchange: Exchange, run: int, nodes: Iterable[int]) -> dict[int, str]:
+        """Names for which these nodes sign now."""
+        nonces = {node: urandom(_NONCE_BYTES) for node in nodes}
+        if not nonces:
+            return {}
+        claims = {}
+        for node, record in exchange.ask({node: {STEP: WHO, "nonce": nonce} for node, nonce in nonces.items()}).items():
             try:
                 name, signature = taken(record, "name", str), taken(record, "signature", bytes)
-                self._check(name, signature, node, run, nonces[node])
-            except (RemoteProtocolError, ValueError, LookupError) as error:
+                self._roster.index(name)
+                check_node(
+                    self._roster.member(name),
+                    signature,
+                    roster=self._roster.hash,
+                    run=run,
+                    node=node,
+                    nonce=nonces[node],
+                )
+            except (ValueError, LookupError) as error:
                 exchange.lost[node] = str(error)
             else:
-                self._names[node] = name
-        return {self._names[node]: node for node in exchange.nodes if node in self._names}
-
-    def _check(self, name: str, signature: bytes, node: int, run: int, nonce: bytes) -> None:
-        self._roster.index(name)
-        if len(signature) != SIGNATURE_BYTES:
-            raise ValueError(f"node {node} says that it is {name!r}, without a signature")
-        signed = node_signed(name=name, roster=self._roster.hash, run=run, node=node, nonce=nonce)
-        verify(self._roster.member(name).signing_public, signature, KeysLabel.SIGN_NODE, *signed)
-        for other, known in self._names.items():
-            if known == name:
-                raise ValueError(f"node {node} says that it is {name!r}, which is node {other} in this run")
+                claims[node] = name
+        return claims
 
 
 _LOG: Final = getLogger("flwr")
-_NOT_IN_IT: Final = 6
-"""Flower's code of an error of a mod."""
 
 
 class SecureGrid(Grid):  # type: ignore[misc]
@@ -212,7 +230,8 @@ class SecureGrid(Grid):  # type: ignore[misc]
         self._nodes = Nodes(self._roster)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Replies to messages. Those of training are one sum. ValueError if these do not all say the same.
+        """Replies to messages. Those of training are one sum. ValueError if these do not all say the same, or if there
+        is no sum of these clients although all are there; NobodyThereError if no node of the run is a client.
 
         timeout: the longest time of one exchange, in seconds.
         """
@@ -241,14 +260,18 @@ class SecureGrid(Grid):  # type: ignore[misc]
         nodes = {name: named[name] for name in settings.clients}
         outcome: SumResult | ServerAborted | None = None
         detail = "nobody is there"
-        try:
-            # Without names in them the settings would be of all clients.
-            if nodes:
+        # Without names in them the settings would be of all clients.
+        if nodes:
+            try:
                 server = SumServer(settings, self._roster, now=0.0)
+            except ValueError as error:
+                # With everybody there the next round would fail alike.
+                if not exchange.lost:
+                    raise
+                detail = str(error)
+            else:
                 exchange.hold(server, nodes, settings)
                 outcome = server.outcome
-        except ValueError as error:
-            detail = str(error)
         if not isinstance(outcome, SumResult) or not outcome.weight:
             detail = outcome.detail if isinstance(outcome, ServerAborted) else detail
             _LOG.warning("no secure sum of %s clients: %s", len(training), detail)
@@ -298,7 +321,7 @@ def _errors(
 ) -> list[Message]:
     """An error for every client that was to train, besides these: what its node, the sum, or nobody said of it."""
     return [
-        Message(Error(_NOT_IN_IT, exchange.lost.get(node) or dropped.get(node, otherwise)), reply_to=message)
+        Message(Error(MOD_FAILED, exchange.lost.get(node) or dropped.get(node, otherwise)), reply_to=message)
         for node, message in exchange.training.items()
         if node not in besides
     ]

@@ -17,21 +17,28 @@ Machines draw nothing else and read no clock, so the state is the same; a hash o
 
 The file is locked while a message is worked on, so that two messages at once never find the same state, and it is on
 the disk before an answer leaves: a machine never answers in two ways. For both reasons it is not kept in Flower's
-Context, of which every process gets a copy. Flower's time limits are those of its messages; here no clock runs.
+Context, of which every process gets a copy. What is kept there is the key that the file is encrypted with: it stays in
+the memory of the SuperNode, so that the disk never has an update in the clear, and of a sum that the server leaves
+unfinished nothing that can be read. Flower's time limits are those of its messages; here no clock runs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from nacl.exceptions import CryptoError
+from nacl.secret import SecretBox
 
 from tacit.models.file_system import replace_file
 from tacit.parties.flower.records import (
@@ -39,38 +46,39 @@ from tacit.parties.flower.records import (
     EXAMPLES,
     FRAMES,
     GO_ON,
+    MOD_FAILED,
     RECORD,
     STEP,
     WHO,
+    RefusedError,
     announced,
     arrays_of,
     content_digest,
     frames_of,
     is_training,
-    node_signed,
     ours,
     taken,
     update,
 )
-from tacit.parties.links.keys import KeysLabel, load
-from tacit.parties.links.roster import check_own, read_roster
-from tacit.parties.session.journal import JournalFile
-from tacit.protocol.core.codec import decode_structure, encode_structure
-from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.messages import BODY_LIMIT
-from tacit.protocol.core.primitives import SigningKey
-from tacit.protocol.core.roster import PartyKeys, Roster
-from tacit.protocol.session.one_sum import SumClient, SumSettings
-from tacit.protocol.session.rounds import JournalEntry
-from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.exchange import ClientAborted, Contributed
-from tacit.protocol.sum.policy import Policy
+from tacit.parties.links.keys import KeyFileError, load, sign_node
+from tacit.parties.links.roster import ROSTER_FILE, RosterFileError, check_own, read_roster
+from tacit.parties.session.journal import JournalEntry, JournalError, JournalFile
+from tacit.protocol import ClientAborted, Contributed, PartyKeys, Policy, Roster, SumClient, SumSettings
 
 _NOW = 0.0
+_LOG: Final = getLogger("flwr")
+_LOGGED: Final[set[str]] = set()
+"""Folders of mods for which this process has logged a refusal. A SuperNode has a process for every message; one of a
+simulation works for many nodes, and the server is sent them all."""
 
 
-class ResumedSumError(Exception):
-    """The sum that a message is about cannot go on at this client; the message says why."""
+@contextmanager
+def _refusing(what: str = "") -> Iterator[None]:
+    """Refuse what a function of ours raises ValueError for."""
+    try:
+        yield
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise RefusedError(f"{what}{error}") from None
 
 
 class _Happened(msgspec.Struct, frozen=True, array_like=True):
@@ -106,8 +114,9 @@ class _Draws:
 class ResumedSum:
     """One client in one sum. The caller has the client's journal, and with it the lock, while it uses this."""
 
-    def __init__(self, path: Path, kept: _File, roster: Roster, keys: PartyKeys) -> None:
+    def __init__(self, path: Path, key: bytes, kept: _File, roster: Roster, keys: PartyKeys) -> None:
         self._path = path
+        self._box = SecretBox(key)
         self._kept = kept
         self._hasher = hashlib.sha256()
         self._client = SumClient(
@@ -120,32 +129,32 @@ class ResumedSum:
 
     @classmethod
     def begin(
-        cls, path: Path, settings: SumSettings, roster: Roster, keys: PartyKeys, *, smallest_cohort: int
+        cls, path: Path, key: bytes, settings: SumSettings, roster: Roster, keys: PartyKeys, *, smallest_cohort: int
     ) -> ResumedSum:
-        """Enter a sum; what was left of another one is forgotten. ValueError as of SumClient."""
-        kept = cls(path, _File(settings, smallest_cohort, [], [], b""), roster, keys)
+        """Enter a sum; what was left of another one is forgotten. key: 32 bytes. ValueError as of SumClient."""
+        kept = cls(path, key, _File(settings, smallest_cohort, [], [], b""), roster, keys)
         kept.save()
         return kept
 
     @classmethod
-    def read(cls, path: Path, title: str, roster: Roster, keys: PartyKeys) -> ResumedSum:
-        """The sum of this title as it was saved. ResumedSumError if there is none."""
+    def read(cls, path: Path, key: bytes | None, title: str, roster: Roster, keys: PartyKeys) -> ResumedSum:
+        """The sum of this title as it was saved. RefusedError if there is none."""
+        if key is None or not path.exists():
+            raise RefusedError(
+                f"{keys.name!r} is in no secure sum: it was not asked, that is over, or its SuperNode started again"
+            )
         try:
-            file = msgspec.msgpack.decode(path.read_bytes(), type=_File)
-        except FileNotFoundError:
-            raise ResumedSumError(
-                f"{keys.name!r} is in no secure sum: it was never asked, or that sum is over"
-            ) from None
-        except msgspec.MsgspecError:
-            raise ResumedSumError(f"{path} is no secure sum of this version: remove it") from None
+            file = msgspec.msgpack.decode(SecretBox(key).decrypt(path.read_bytes()), type=_File)
+        except (CryptoError, msgspec.MsgspecError):
+            raise RefusedError(f"{path} is not what this client wrote in this sum: remove it") from None
         if file.settings.title != title:
-            raise ResumedSumError(
+            raise RefusedError(
                 f"{keys.name!r} was asked to go on with the sum {title!r}, and is in {file.settings.title!r}: one "
                 "client is in one run at a time"
             )
-        kept = cls(path, file, roster, keys)
+        kept = cls(path, key, file, roster, keys)
         if kept._hasher.digest() != file.said:
-            raise ResumedSumError(f"{path}: its machine cannot be made again: it is of another version; remove it")
+            raise RefusedError(f"{path}: its machine cannot be made again: it is of another version; remove it")
         return kept
 
     @property
@@ -167,17 +176,9 @@ class ResumedSum:
         return self._new(_Happened(vector.astype("<f8").tobytes(), weight))
 
     def save(self) -> None:
-        """Return when all of it is on the disk; of a sum that is over nothing is left there."""
-        if self.outcome is not None:
-            self.forget(self._path)
-            return
+        """Return when all of it is on the disk."""
         self._kept.said = self._hasher.digest()
-        replace_file(self._path, msgspec.msgpack.encode(self._kept))
-
-    @staticmethod
-    def forget(path: Path) -> None:
-        """Take no further part: what the sum needs is removed."""
-        path.unlink(missing_ok=True)
+        replace_file(self._path, self._box.encrypt(msgspec.msgpack.encode(self._kept)))
 
     def _new(self, happened: _Happened) -> list[bytes]:
         said = self._feed(happened)
@@ -196,9 +197,6 @@ class ResumedSum:
         return said
 
 
-ROSTER_FILE = "roster.toml"
-
-
 def secure_sum_mod(folder: str | Path, *, policy: Policy | None = None) -> SecureSumMod:
     """The mod of a client whose `NAME.key` and `roster.toml` are in this folder.
 
@@ -208,7 +206,7 @@ def secure_sum_mod(folder: str | Path, *, policy: Policy | None = None) -> Secur
 
 
 class SecureSumMod:
-    """A mod of Flower. It raises for what it refuses, and Flower tells the server of the error."""
+    """A mod of Flower. It replies with an error to what it refuses, and logs the first of its process in one line."""
 
     def __init__(self, folder: str, policy: Policy) -> None:
         self._folder = folder
@@ -218,94 +216,112 @@ class SecureSumMod:
         """Answer a message; `call_next` trains."""
         if not is_training(message.metadata.message_type):
             return call_next(message, context)
+        try:
+            answer = self._answer(message, context, call_next)
+        except (RefusedError, KeyFileError, RosterFileError, JournalError) as error:
+            if self._folder not in _LOGGED:
+                _LOGGED.add(self._folder)
+                _LOG.warning("secure sum: %s", error)
+            return Message(Error(MOD_FAILED, str(error)), reply_to=message)
+        return Message(RecordDict({RECORD: ConfigRecord(answer)}), reply_to=message)
+
+    def _answer(self, message: Message, context: Context, call_next: Any) -> dict[str, Any]:
         record = ours(message.content)
         if record is None:
-            raise RemoteProtocolError(
-                Code.POLICY, "the server asks for a trained model in the clear: give its grid to SecureGrid"
-            )
-        party = _Party(Path(self._folder.format_map(context.node_config)), self._policy)
+            raise RefusedError("the server asks for a trained model in the clear: give its grid to SecureGrid")
+        party = _Party(self._place(context), self._policy)
         journal = JournalFile(party.journal)
         lines = journal.open(party.keys.name)
         try:
             entered = {line.session for line in lines if isinstance(line, JournalEntry)}
             step = taken(record, STEP, str)
             if step == WHO:
-                answer = party.introduce(record, context)
-            elif step == BEGIN:
-                answer = {FRAMES: party.begin(record, entered, journal)}
-            elif step == GO_ON:
-                answer = {FRAMES: party.go_on(record, message, context, call_next)}
-            else:
-                raise RemoteProtocolError(Code.UNEXPECTED, f"the server asks for the step {step!r}: update this client")
+                return party.introduce(record, context)
+            if step == BEGIN:
+                return {FRAMES: party.begin(record, context, entered, journal)}
+            if step == GO_ON:
+                return {FRAMES: party.go_on(record, message, context, call_next)}
+            raise RefusedError(f"the server asks for the step {step!r}: update this client")
         except BaseException:
             # Whatever went wrong: no second try in this sum.
-            ResumedSum.forget(party.kept)
+            party.forget(context)
             raise
         finally:
             journal.close()
-        return Message(RecordDict({RECORD: ConfigRecord(answer)}), reply_to=message)
+
+    def _place(self, context: Context) -> Path:
+        try:
+            return Path(self._folder.format_map(context.node_config))
+        except KeyError as error:
+            raise RefusedError(
+                f"secure_sum_mod({self._folder!r}): the node's configuration lacks {error}; give it to the SuperNode "
+                "by --node-config"
+            ) from None
 
 
 class _Party:
-    """One client, as its folder says. KeyFileError, RosterFileError or ValueError for a folder that does not fit."""
+    """One client, as its folder says. KeyFileError, RosterFileError or RefusedError for a folder that does not fit."""
 
     def __init__(self, folder: Path, policy: Policy) -> None:
         found = sorted(folder.glob("*.key"))
         if len(found) != 1:
-            raise ValueError(
-                f"{folder} has {len(found)} key files: the folder of a client has its own, NAME.key, alone"
+            raise RefusedError(
+                f"{folder.absolute()} has {len(found)} key files: the folder of a client has its own, NAME.key, alone; "
+                "for a simulation `tacit keys new --simulation` makes them"
             )
         self.keys = load(found[0])
         self.roster = read_roster(folder / ROSTER_FILE)
-        check_own(self.roster, self.keys, "client", where=str(folder / ROSTER_FILE))
+        with _refusing():
+            check_own(self.roster, self.keys, "client", where=str(folder / ROSTER_FILE))
         self.journal = folder / f"{self.keys.name}.journal"
         self.kept = folder / f"{self.keys.name}.sum"
         self._policy = policy
 
     def introduce(self, record: ConfigRecord, context: Context) -> dict[str, Any]:
         """Say, signed, which member of the roster this node is."""
-        signed = node_signed(
-            name=self.keys.name,
+        signature = sign_node(
+            self.keys,
             roster=self.roster.hash,
             run=context.run_id,
             node=context.node_id,
             nonce=taken(record, "nonce", bytes),
         )
-        return {
-            "name": self.keys.name,
-            "signature": SigningKey(self.keys.signing_secret).sign(KeysLabel.SIGN_NODE, *signed),
-        }
+        return {"name": self.keys.name, "signature": signature}
 
-    def begin(self, record: ConfigRecord, entered: set[bytes], journal: JournalFile) -> list[bytes]:
+    def begin(self, record: ConfigRecord, context: Context, entered: set[bytes], journal: JournalFile) -> list[bytes]:
         """Enter a sum that the policy accepts, and say its first message."""
-        try:
+        with _refusing("the server proposes a sum that this client does not enter: "):
             settings = msgspec.msgpack.decode(taken(record, "settings", bytes), type=SumSettings)
-            clients = settings.cohort(self.roster)
-            # A policy compares, and what is no number compares with nothing: first the bounds of the protocol.
-            encoded = encode_structure(settings.configuration(len(clients), self.roster))
-            configuration = decode_structure(encoded, Configuration, limit=BODY_LIMIT)
-            agreement = settings.agreement(self.roster)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise RemoteProtocolError(Code.MALFORMED, f"the server proposes a sum that is none: {error}") from None
-        self._policy.check(configuration, clients=len(self.roster.clients), groups=self.roster.group_sizes)
-        self._policy.check_cohort(configuration, len(clients))
-        if agreement.session in entered:
-            raise RemoteProtocolError(Code.SESSION, f"this client was in the sum {settings.title!r} before")
-        journal.write(JournalEntry(session=agreement.session, round=agreement.round))
-        smallest = self._policy.smallest_cohort
-        return ResumedSum.begin(self.kept, settings, self.roster, self.keys, smallest_cohort=smallest).first
+            settings.check(self.roster, self._policy)
+            if (identity := settings.identity(self.roster)) in entered:
+                raise RefusedError(f"this client was in the sum {settings.title!r} before")
+            journal.write(JournalEntry(session=identity, round=1))
+            smallest, key = self._policy.smallest_cohort, os.urandom(SecretBox.KEY_SIZE)
+            context.state[RECORD] = ConfigRecord({"key": key})
+            return ResumedSum.begin(self.kept, key, settings, self.roster, self.keys, smallest_cohort=smallest).first
 
     def go_on(self, record: ConfigRecord, message: Message, context: Context, call_next: Any) -> list[bytes]:
         """Answer what the server says in the sum, and train if it sends something to train from."""
-        kept = ResumedSum.read(self.kept, taken(record, "title", str), self.roster, self.keys)
+        key = taken(context.state[RECORD], "key", bytes) if RECORD in context.state else None
+        kept = ResumedSum.read(self.kept, key, taken(record, "title", str), self.roster, self.keys)
         said = [answer for frame in frames_of(record) for answer in kept.hear(frame)]
         del message.content[RECORD]
         if kept.outcome is None and message.content:
             if content_digest(message.content).hex() != announced(kept.title):
-                raise RemoteProtocolError(Code.MODEL, "the server sends something else to train from than it announced")
-            said += kept.contribute(*_trained(message, context, call_next))
-        kept.save()
+                raise RefusedError("the server sends something else to train from than it announced")
+            vector, weight = _trained(message, context, call_next)
+            with _refusing():
+                said += kept.contribute(vector, weight)
+        if kept.outcome is None:
+            kept.save()
+        else:
+            self.forget(context)
         return said
+
+    def forget(self, context: Context) -> None:
+        """Take no further part in a sum: what it needs is removed."""
+        self.kept.unlink(missing_ok=True)
+        context.state.pop(RECORD, None)
 
 
 def _trained(message: Message, context: Context, call_next: Any) -> tuple[Any, int]:
@@ -315,10 +331,10 @@ def _trained(message: Message, context: Context, call_next: Any) -> tuple[Any, i
     before = type(model)({name: type(array)(array.numpy().copy()) for name, array in model.items()})
     answer = call_next(message, context)
     if answer.has_error():
-        raise ResumedSumError(f"the app did not train: {answer.error.reason}")
+        raise RefusedError(f"the app did not train: {answer.error.reason}")
     weights = [record[EXAMPLES] for record in answer.content.metric_records.values() if EXAMPLES in record]
     if len(weights) != 1 or not isinstance(weights[0], int) or weights[0] < 1:
-        raise ValueError(
+        raise RefusedError(
             f"the app answers with the metric {EXAMPLES!r} as {weights}: one integer above 0 is its weight"
         )
     return update(before, arrays_of(answer.content)), weights[0]

@@ -1,12 +1,13 @@
-"""What our two sides say in Flower's messages, and how a model of Flower's becomes a vector and back.
+"""Our record in Flower's messages, and how a model of Flower's becomes a vector and back.
 
 Everything of ours stands in one ConfigRecord, beside whatever the app has in the same message: the step, and with it
-frames of the sum, which are bytes of the machines. The app's own content is identified by a hash, which is in the title
+messages of the sum, as bytes. The app's own content is identified by a hash, which is in the title
 of the sum and with it in every signature and mask.
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
 from os import urandom
 from typing import Any, Final, TypeVar
 
@@ -14,10 +15,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-
-from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.primitives import digest, framed
-from tacit.protocol.sum.states import SumLabel
 
 RECORD: Final = "tacit"
 """The name of our record."""
@@ -27,16 +24,17 @@ WHO, BEGIN, GO_ON = "who", "begin", "go on"
 FRAMES: Final = "frames"
 EXAMPLES: Final = "num-examples"
 """The metric that is the weight of a client, as in Flower's own strategies."""
+MOD_FAILED: Final = 6
+"""Flower's code of an error of a mod."""
+
+
+class RefusedError(ValueError):
+    """A message that one side does not act on, or a folder that does not fit; one line for both owners."""
 
 
 def is_training(message_type: str) -> bool:
     """Whether a message of this type makes an app train."""
     return message_type.split(".", maxsplit=1)[0] == "train"
-
-
-def node_signed(*, name: str, roster: bytes, run: int, node: int, nonce: bytes) -> tuple[bytes, ...]:
-    """What a client signs under SIGN_NODE: the roster's member of this name is this node in this run."""
-    return name.encode(), roster, run.to_bytes(8, "little"), node.to_bytes(8, "little"), nonce
 
 
 def sum_title(run: int, content: bytes) -> str:
@@ -55,21 +53,20 @@ def content_digest(content: RecordDict) -> bytes:
     for name in sorted(content.keys() - {RECORD}):
         record = content[name]
         if isinstance(record, ArrayRecord):
-            items = []
-            for key, array in record.items():
-                shape = repr(tuple(array.shape)).encode()
-                items.append(framed(SumLabel.MODEL, key.encode(), array.dtype.encode(), shape, array.data))
+            items: list[Any] = [
+                (key, array.dtype, list(array.shape), sha256(array.data).digest()) for key, array in record.items()
+            ]
         else:
-            items = [msgspec.msgpack.encode((key, record[key])) for key in sorted(record)]
-        parts.append(digest(SumLabel.MODEL, type(record).__name__.encode(), name.encode(), *items))
-    return digest(SumLabel.MODEL, *parts)
+            items = [(key, record[key]) for key in sorted(record)]
+        parts.append((type(record).__name__, name, items))
+    return sha256(msgspec.msgpack.encode(parts)).digest()
 
 
 def arrays_of(content: RecordDict) -> ArrayRecord:
-    """The one ArrayRecord of a message: its model. ValueError where there are several, or none."""
+    """The one ArrayRecord of a message: its model. RefusedError where there are several, or none."""
     found = list(content.array_records.values())
     if len(found) != 1:
-        raise ValueError(f"a message to train from has {len(found)} ArrayRecords: the secure sum takes exactly one")
+        raise RefusedError(f"a message to train from has {len(found)} ArrayRecords: the secure sum takes exactly one")
     return found[0]
 
 
@@ -80,11 +77,11 @@ def summed(model: ArrayRecord) -> dict[str, npt.NDArray[np.floating[Any]]]:
 
 
 def update(model: ArrayRecord, trained: ArrayRecord) -> npt.NDArray[np.float64]:
-    """What training has added to the model, float64 [D]. ValueError where the two are not of the same arrays."""
+    """What training has added to the model, float64 [D]. RefusedError where the two are not of the same arrays."""
     before, after = summed(model), summed(trained)
     shapes = [{name: array.shape for name, array in arrays.items()} for arrays in (before, after)]
     if shapes[0] != shapes[1]:
-        raise ValueError(f"the trained model has arrays {shapes[1]}, the one that was sent {shapes[0]}")
+        raise RefusedError(f"the trained model has arrays {shapes[1]}, the one that was sent {shapes[0]}")
     return np.concatenate([(after[name].astype(np.float64) - array).reshape(-1) for name, array in before.items()])
 
 
@@ -110,9 +107,7 @@ def taken(record: ConfigRecord, key: str, kind: type[Value]) -> Value:
     """A value of a record. Refuses one that is missing, or of another kind."""
     value = record.get(key)
     if not isinstance(value, kind):
-        raise RemoteProtocolError(
-            Code.MALFORMED, f"a record has {key!r} as {type(value).__name__}, not {kind.__name__}"
-        )
+        raise RefusedError(f"a record has {key!r} as {type(value).__name__}, not {kind.__name__}")
     return value
 
 
@@ -121,5 +116,5 @@ def frames_of(record: ConfigRecord) -> list[bytes]:
     frames = taken(record, FRAMES, list)
     for frame in frames:
         if not isinstance(frame, bytes):
-            raise RemoteProtocolError(Code.MALFORMED, f"a record has a {type(frame).__name__} among its frames")
+            raise RefusedError(f"a record has a {type(frame).__name__} among its frames")
     return frames

@@ -60,6 +60,32 @@ def save_operator(keys: PartyKeys, directory: Path) -> Path:
     return path
 
 
+def sign_node(keys: PartyKeys, *, roster: bytes, run: int, node: int, nonce: bytes) -> bytes:
+    """Sign that the owner of these keys is the node of this number in a run of another framework. roster: its hash."""
+    signed = _node(keys.name, roster=roster, run=run, node=node, nonce=nonce)
+    return SigningKey(keys.signing_secret).sign(KeysLabel.SIGN_NODE, *signed)
+
+
+def check_node(member: Member, signature: bytes, *, roster: bytes, run: int, node: int, nonce: bytes) -> None:
+    """Check such a signature. ValueError for one that the member did not make."""
+    try:
+        verify(
+            member.signing_public,
+            signature,
+            KeysLabel.SIGN_NODE,
+            *_node(member.name, roster=roster, run=run, node=node, nonce=nonce),
+        )
+    except RemoteProtocolError:
+        raise ValueError(
+            f"node {node} says that it is {member.name!r}, and has no signature of {member.name!r} for it: the "
+            "rosters, or the keys, of the two sides differ"
+        ) from None
+
+
+def _node(name: str, *, roster: bytes, run: int, node: int, nonce: bytes) -> tuple[bytes, ...]:
+    return name.encode(), roster, run.to_bytes(8, "little"), node.to_bytes(8, "little"), nonce
+
+
 def _check_new(*paths: Path) -> None:
     for path in paths:
         if path.exists():

@@ -15,6 +15,7 @@ import msgspec
 
 from tacit.models.file_system import FILES, FileSystem
 from tacit.parties.session.event_log import remove_incomplete_line
+from tacit.protocol.session.rounds import JournalEntry as JournalEntry
 from tacit.protocol.session.rounds import JournalLine
 
 _DECODER: Final = msgspec.json.Decoder(JournalLine)

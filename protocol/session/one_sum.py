@@ -20,11 +20,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.codec import Frame, decode_structure, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Entropy, Machine, Output, Send
-from tacit.protocol.core.messages import Abort, Kinds, by_type
+from tacit.protocol.core.messages import BODY_LIMIT, Abort, Kinds, by_type
 from tacit.protocol.core.primitives import KEY_BYTES, SigningKey, digest
 from tacit.protocol.core.roster import Member, PartyKeys, Roster
 from tacit.protocol.session.rounds import agree
@@ -33,6 +33,7 @@ from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.configuration import Configuration, share
 from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.protocol.sum.messages import SUM_MESSAGES
+from tacit.protocol.sum.policy import Policy
 from tacit.protocol.sum.server import AggregationServer
 from tacit.protocol.sum.states import VERSION, SumLabel
 from tacit.secagg.packing import Packing, WeightForm
@@ -121,6 +122,24 @@ class SumSettings:
             phase_seconds=self.phase_seconds,
         )
 
+    def check(self, roster: Roster, policy: Policy) -> None:
+        """Judge the settings as a client of this roster does, before it enters their sum. ValueError for settings below
+        its policy, and for those with which there is no sum."""
+        clients = self.cohort(roster)
+        configuration = self.configuration(len(clients), roster)
+        try:
+            # NaN compares with nothing, so the bounds of the protocol come before those of a policy.
+            decode_structure(encode_structure(configuration), Configuration, limit=BODY_LIMIT)
+            policy.check(configuration, clients=len(roster.clients), groups=roster.group_sizes)
+            policy.check_cohort(configuration, len(clients))
+        except RemoteProtocolError as error:
+            raise ValueError(error.detail) from None
+
+    def identity(self, roster: Roster) -> bytes:
+        """Hash of the roster and of the settings (32 bytes): a client enters one sum of an identity."""
+        configuration = self.configuration(len(self.cohort(roster)), roster)
+        return digest(SumLabel.CONFIGURATION, roster.hash, configuration.hash())
+
     def agreement(self, roster: Roster, *, smallest_cohort: int = SMALLEST_COHORT) -> Agreement:
         """What all parties of this sum hold alike, but for smallest_cohort: the fewest clients whose sum this party
         opens. ValueError where there can be no such sum."""
@@ -132,9 +151,8 @@ class SumSettings:
                 f"a sum of {len(clients)} clients, and {configuration.colluders} of the {len(roster.clients)} in the "
                 f"roster may collude: take {configuration.smallest_group} or more, or a smaller `corrupt`"
             )
-        session = digest(SumLabel.CONFIGURATION, roster.hash, configuration.hash())
         return agree(
-            session=session,
+            session=self.identity(roster),
             round=_ROUND,
             roster=roster,
             configuration=configuration,

@@ -31,7 +31,7 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 
 from tacit.parties.flower import SecureGrid, secure_sum_mod
-from tests.flower.conftest import make_folders
+from tacit.parties.links.roster import enrol_partitions
 from tests.flower.local_grid import RUN, LocalGrid
 from tests.flower.losing import Loses, Lost
 
@@ -129,7 +129,8 @@ def measured(nodes: int, length: int, repeats: int, lost: int) -> dict[str, list
     rows: dict[str, list[list[float]]] = {"Tacit, active": [], "SecAgg+": []}
     expected = np.mean([update_of(101 + number, length) for number in range(lost, nodes)], axis=0)
     with TemporaryDirectory() as folder:
-        folders = make_folders(Path(folder), nodes)
+        folders = Path(folder)
+        enrol_partitions(folders, nodes)
         for _ in range(repeats):
             for name, found in (
                 ("Tacit, active", ours(folders, nodes, length, lost)),

@@ -1,5 +1,5 @@
 """A grid of Flower whose nodes are in this process: every message is written and read as Flower does it on the way, an
-app that raises makes an error of its node, and what both sides took is counted."""
+app that raises makes an error of its node, a node that is gone does not reply, and what both sides took is counted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LocalGrid(Grid):
         self._run = Run.create_empty(RUN)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        replies = [self.answer(message) for message in messages]
+        replies = [self.answer(message) for message in messages if message.metadata.dst_node_id in self.contexts]
         self.replies += replies
         return replies
 
@@ -65,6 +65,8 @@ class LocalGrid(Grid):
         finally:
             answered = time.perf_counter()
             self.client_seconds += answered - called
+        if reply.has_error():
+            return reply
         size, content = on_the_wire(reply.content)
         self.bytes_received += size
         self.wire_seconds += time.perf_counter() - answered

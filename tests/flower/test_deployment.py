@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.flower.conftest import make_folders
+from tacit.parties.links.roster import enrol_partitions
 
 NODES, KILLED = 4, 3
 PATIENCE = 300.0
@@ -31,7 +31,7 @@ name = "adding"
 version = "1.0.0"
 description = "adds numbers"
 license = {{ file = "LICENSE" }}
-dependencies = ["flwr>=1.41"]
+dependencies = ["flwr>=1.42"]
 
 [tool.flwr.app]
 publisher = "tacit"
@@ -89,7 +89,7 @@ def wait_for(what: Callable[[], bool], why: str) -> None:
 
 
 def test_a_super_node_is_killed_in_the_middle(tmp_path: Path, start: Start) -> None:
-    make_folders(tmp_path, NODES)
+    enrol_partitions(tmp_path, NODES)
     link, *ports = free_ports(NODES + 1)
     address = f"127.0.0.1:{link}"
     app = tmp_path / "app"

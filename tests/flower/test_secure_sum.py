@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,17 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 from tacit.models.file_system import FILES
-from tacit.parties.flower import SecureGrid
+from tacit.parties.flower import SecureGrid, secure_sum_mod
+from tacit.parties.flower.grid import NobodyThereError
 from tacit.parties.flower.records import BEGIN, EXAMPLES, FRAMES, GO_ON, RECORD, STEP, content_digest, ours
 from tacit.protocol.session.one_sum import SumSettings
 from tests.flower.digits_app import client_app, initial, run, secure_client_app, train
-from tests.flower.local_grid import LocalGrid
+from tests.flower.local_grid import RUN, LocalGrid
 from tests.flower.losing import FailsToTrain, Loses, Lost, phase_of
 
 NODES = 6
@@ -186,12 +188,26 @@ def test_between_messages_the_state_is_the_owners_alone(folders: Path) -> None:
     run(secure(grid, folders))
     kept = folders / "0" / "client-0.sum"
     assert kept.stat().st_mode & 0o777 == 0o600
-    # Another draw is another machine, and is noticed before it says anything.
-    file = msgspec.msgpack.decode(kept.read_bytes())
-    file["drawn"] = [os.urandom(len(drawn)) for drawn in file["drawn"]]
-    kept.write_bytes(msgspec.msgpack.encode(file))
-    reply = LocalGrid(secure_client_app(folders), NODES).answer(grid.said_to(101, Lost.BEFORE_TRAINING))
-    assert "cannot be made again" in reply.error.reason
+    kept.write_bytes(kept.read_bytes()[:-1] + b"x")
+    again = LocalGrid(secure_client_app(folders), NODES)
+    again.contexts = grid.contexts
+    assert "not what this client wrote" in again.answer(grid.said_to(101, Lost.BEFORE_TRAINING)).error.reason
+    assert not kept.exists()
+    assert not grid.contexts[101].state
+
+
+def test_of_an_unfinished_sum_the_disk_has_nothing_that_can_be_read(folders: Path) -> None:
+    """After training the server never comes back: without the node's memory the file is nothing but random bytes."""
+    app = secure_client_app(folders, [Loses(0, (Lost.CONSISTENCY_CHECK,), folders / "counter")])
+    grid = Cheating(app, NODES)
+    run(secure(grid, folders))
+    kept = folders / "0" / "client-0.sum"
+    # An update of 62,006 values of eight bytes is in it; what is no ciphertext is smaller if it is compressed.
+    assert kept.stat().st_size > 8 * 62_006
+    assert len(zlib.compress(kept.read_bytes())) >= kept.stat().st_size
+    began = grid.said_to(101, Lost.CONSISTENCY_CHECK)
+    again = LocalGrid(secure_client_app(folders), NODES)
+    assert "its SuperNode started again" in again.answer(began).error.reason
     assert not kept.exists()
 
 
@@ -248,18 +264,18 @@ def begin(grid: LocalGrid, **changes: Any) -> str:
     ("changes", "why"),
     [
         ({"clip": 1.5}, "clip = 1.5"),
-        ({"clip": float("nan")}, "MALFORMED"),
+        ({"clip": float("nan")}, "not nan"),
         ({"clip": -1.0}, "not -1.0"),
         ({"corrupt": 0.16}, "colluders = 0"),
-        ({"corrupt": float("nan")}, "MALFORMED"),
-        ({"dropout": float("inf")}, "MALFORMED"),
+        ({"corrupt": float("nan")}, "'nan'"),
+        ({"dropout": float("inf")}, "not finite"),
         ({"mode": "semi-honest"}, "mode = semi-honest"),
         ({"mode": "none"}, "'none'"),
         ({"clients": ("client-0", "client-1")}, "2 clients"),
         ({"clients": ("client-1", "client-0", "client-2")}, "in this order"),
         ({"clients": ("client-1", "client-2", "client-3")}, "not among the clients"),
         ({"clients": ("client-0", "client-1", "stranger")}, "each once"),
-        ({"length": 0}, "MALFORMED"),
+        ({"length": 0}, "positive sizes"),
     ],
 )
 def test_a_client_enters_no_sum_below_its_policy(changes: dict[str, Any], why: str, folders: Path) -> None:
@@ -274,8 +290,28 @@ def test_clients_get_the_same_to_train_from(folders: Path) -> None:
         secure(LocalGrid(client_app([]), NODES), folders).send_and_receive([training(101), training(102, other)])
 
 
+def test_a_node_that_comes_back_under_another_number_is_its_client_again(folders: Path) -> None:
+    below = LocalGrid(secure_client_app(folders), NODES)
+    grid = secure(below, folders)
+    nodes = [101 + number for number in range(NODES)]
+
+    def examples() -> int:
+        replies = grid.send_and_receive([training(node) for node in nodes])
+        assert not any(reply.has_error() and reply.error.reason != "no reply in time" for reply in replies)
+        return replies[0].content["metrics"][EXAMPLES]
+
+    assert examples() == NODES * 250
+    back = Context(RUN, 201, below.contexts.pop(101).node_config, RecordDict(), {})
+    below.contexts[201] = back
+    # Flower knows the former node for a while: both are to train, and the former one does not answer.
+    nodes.append(201)
+    assert examples() == NODES * 250
+    nodes.remove(101)
+    assert examples() == NODES * 250
+
+
 def test_one_name_is_one_node(folders: Path) -> None:
-    """Node 102 has the keys of client-0; who says it first, node 101, is that client as long as the run takes."""
+    """Node 102 has the keys of client-0, too: node 101, which was first, is there, and is that client."""
     os.rename(folders / "1", folders / "away")
     os.symlink(folders / "0", folders / "1")
     grid = secure(LocalGrid(secure_client_app(folders), NODES), folders)
@@ -304,8 +340,28 @@ def test_a_name_is_signed_for(folders: Path) -> None:
 def test_apps_without_the_mod_are_named_and_are_no_sum(folders: Path) -> None:
     app = client_app([])
     app.train("echo")(lambda message, context: Message(RecordDict(), reply_to=message))
-    replies = secure(LocalGrid(app, NODES), folders).send_and_receive([training(101, kind="train.echo")])
-    assert "its app needs the mod secure_sum_mod" in replies[0].error.reason
+    with pytest.raises(NobodyThereError, match=r"none of 1 nodes is a client.*its app needs the mod secure_sum_mod"):
+        secure(LocalGrid(app, NODES), folders).send_and_receive([training(101, kind="train.echo")])
+
+
+def test_a_run_without_a_client_fails_and_one_that_loses_them_goes_on(folders: Path, caplog: Any) -> None:
+    below = LocalGrid(secure_client_app(folders), NODES)
+    nowhere = LocalGrid(client_app([secure_sum_mod(f"{folders}/{{partition-id}}/nowhere")]), NODES)
+    with pytest.raises(NobodyThereError, match=r"none of 6 nodes is a client of the roster; the first: .*0 key files"):
+        run(secure(nowhere, folders))
+    assert len([record for record in caplog.records if "0 key files" in record.message]) == 1
+    with pytest.raises(NobodyThereError, match="the node's configuration lacks 'tacit'"):
+        run(secure(LocalGrid(client_app([secure_sum_mod("{tacit}")]), NODES), folders))
+    grid = secure(below, folders)
+    assert run(grid).arrays.keys()
+    below.answer = nowhere.answer  # type: ignore[method-assign]
+    assert run(grid).arrays == ArrayRecord()
+
+
+def test_a_sum_that_no_round_can_have_fails_the_run(folders: Path) -> None:
+    grid = SecureGrid(LocalGrid(secure_client_app(folders), NODES), folders / "roster.toml", corrupt=0.9)
+    with pytest.raises(ValueError, match=r"(smaller|lower) `corrupt`"):
+        run(grid)
 
 
 @pytest.mark.parametrize("frame", [7, b"junk"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -50,3 +52,25 @@ def test_it_learns_and_loses_a_client_in_every_phase(folders: Path, said: Said) 
     in_it = [6 if lost is None or lost.included else 5 for lost in phases]
     assert sums == [f"secure sum: {count} of {NODES} clients are in it" for count in in_it]
     assert accuracy(result.arrays) > 0.5
+
+
+def test_the_commands_of_the_page(tmp_path: Path) -> None:
+    """The page's own, in an empty folder: the example as it is, and then without keys for its nodes."""
+    example = Path(__file__).parent.parent.parent / "docs" / "examples" / "flower_app.py"
+
+    def command(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        words = [Path(sys.executable).parent / name, *arguments]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+
+    assert command("tacit", "keys", "new", "--simulation", "100", "--out", "keys").returncode == 0
+    done = command("python", example)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "every parameter is 0.4950"), done.stderr
+    assert "secure sum: 100 of 100 clients are in it" in done.stderr
+    for number in range(100):
+        (tmp_path / "keys" / str(number)).rename(tmp_path / f"away-{number}")
+    failed = command("python", example)
+    said = failed.stderr.splitlines()
+    assert failed.returncode == 1
+    assert "none of 100 nodes is a client of the roster; the first:" in said[-1]
+    assert "for a simulation `tacit keys new --simulation` makes them" in said[-1]
+    assert sum("Traceback" in line for line in said) == 1

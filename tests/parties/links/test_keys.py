@@ -13,12 +13,14 @@ from zmq.utils import z85
 from tacit.parties.links.keys import (
     KeyFileError,
     PartyKeys,
+    check_node,
     decode_key,
     encode_key,
     generate,
     load,
     load_card,
     save,
+    sign_node,
 )
 
 
@@ -29,6 +31,22 @@ def test_generated_keys_work_and_differ() -> None:
     Ed25519PublicKey.from_public_bytes(first.signing_public).verify(signature, b"text")
     fields = [set(vars(keys).values()) - {"a"} for keys in (first, second)]
     assert len(fields[0] | fields[1]) == 8
+
+
+def test_a_node_is_a_member_by_its_signature_alone() -> None:
+    keys, claim = generate("ann"), {"roster": bytes(32), "run": 7, "node": 101, "nonce": bytes([1]) * 32}
+    signature = sign_node(keys, **claim)
+    check_node(keys.member("client"), signature, **claim)
+    changes = ({"roster": bytes([1]) * 32}, {"run": 8}, {"node": 102}, {"nonce": bytes(32)})
+    for other, signed, change in (
+        *((keys, signature, change) for change in changes),
+        (generate("ann"), signature, {}),
+        (replace(keys, name="bob"), signature, {}),
+        (keys, signature[:-1], {}),
+        (keys, b"", {}),
+    ):
+        with pytest.raises(ValueError, match=r"node \d+ says that it is '\w+', and has no signature"):
+            check_node(other.member("client"), signed, **{**claim, **change})
 
 
 def test_invalid_name() -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.roster import new_keys
 from tacit.protocol.session.one_sum import SumClient, SumResult, SumServer, SumSettings, make_roster
 from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted
+from tacit.protocol.sum.policy import Policy
 from tacit.simulate.world.secure_sum import SumError, secure_sum
 
 NAMES = ("ann", "bob", "cid", "dan")
@@ -25,6 +27,23 @@ ROSTER = make_roster(KEYS["server"].member("server"), *(KEYS[name].member("clien
 
 def client(name: str, settings: SumSettings = SETTINGS, *, smallest_cohort: int = 3) -> SumClient:
     return SumClient(settings, ROSTER, KEYS[name], entropy=os.urandom, smallest_cohort=smallest_cohort)
+
+
+def test_settings_are_judged_by_a_policy() -> None:
+    policy = Policy(largest_clip=2.0)
+    SETTINGS.check(ROSTER, policy)
+    for changes, why in (
+        ({"clip": 2.5}, "clip = 2.5"),
+        ({"mode": "semi-honest"}, "mode = semi-honest"),
+        ({"corrupt": 0.2}, "colluders = 0"),
+        ({"clients": NAMES[:2]}, "2 clients"),
+        ({"dropout": float("inf")}, "finite"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            replace(SETTINGS, **changes).check(ROSTER, policy)
+    with pytest.raises(ValueError, match="clients = 4"):
+        SETTINGS.check(ROSTER, Policy(largest_clip=2.0, smallest_cohort=5))
+    assert SETTINGS.identity(ROSTER) != replace(SETTINGS, title="another").identity(ROSTER)
 
 
 class Noise(SumClient):
