@@ -77,12 +77,15 @@ class ConvNet(nn.Sequential):
         self.add_module("fc", nn.Linear(CONVNET_CHANNELS[-1] * side * side, classes))
 
 
-def build(configuration: Architecture, *, classes: int, channels: int, seed: int) -> nn.Module:
+def build(
+    configuration: Architecture, *, classes: int, channels: int, seed: int, new_head: bool | None = None
+) -> nn.Module:
     """A model on the CPU that maps float32 [batch, channels, image_size, image_size] to logits [batch, classes].
 
     Its weights are random, unless the configuration is a ModelConfiguration that says where they begin. A local
     checkpoint of one of our models must fit exactly. One of timm's is adapted as timm adapts its own weights
-    (position embeddings resampled, input channels merged), and its classifier is replaced where the classes differ.
+    (position embeddings resampled, input channels merged), and its classifier is replaced by a random one where the
+    classes differ. new_head: whether that is done, for our models and for those of timm.
     Raises ValueError for a factory or a part to be trained, an unknown name, sizes that are refused, weights
     that cannot be downloaded and a checkpoint that does not fit; FileNotFoundError for a missing checkpoint.
     """
@@ -94,12 +97,14 @@ def build(configuration: Architecture, *, classes: int, channels: int, seed: int
         )
     with seeded(seed):
         if configuration.name not in OWN_MODELS:
-            return _timm(configuration, classes, channels)
+            return _timm(configuration, classes, channels, new_head is not False)
         model = _own(configuration, classes, channels)
     if isinstance(configuration, ModelConfiguration) and configuration.checkpoint:
         path, expected = Path(configuration.checkpoint), model.state_dict()
         state = read_weights(path, expected.keys())
         _keep_integers(state, expected)
+        if new_head is not None:
+            _fit_head(path, state, model, configuration.name, new_head)
         if reason := misfit(state, expected):
             raise ValueError(refusal(path, f"holds another architecture: {reason}"))
         model.load_state_dict(state)
@@ -181,7 +186,7 @@ def check_known(name: str, *, key: str, own: Sequence[str] = ()) -> None:
         raise ValueError(f"{key} {name!r} is unknown to timm; it has {', '.join(tagged)}")
 
 
-def _timm(configuration: Architecture, classes: int, channels: int) -> nn.Module:
+def _timm(configuration: Architecture, classes: int, channels: int, new_head: bool) -> nn.Module:
     name, size = configuration.name, configuration.image_size
     check_known(name, key="model.name", own=OWN_MODELS)
     model, options = _created(name, _options(configuration, classes, channels))
@@ -191,7 +196,7 @@ def _timm(configuration: Architecture, classes: int, channels: int) -> nn.Module
     if not isinstance(configuration, ModelConfiguration):
         return model
     if configuration.checkpoint:
-        return _from_file(Path(configuration.checkpoint), name, model, options)
+        return _from_file(Path(configuration.checkpoint), name, model, options, new_head)
     if not configuration.pretrained:
         return model
     try:
@@ -203,15 +208,11 @@ def _timm(configuration: Architecture, classes: int, channels: int) -> nn.Module
         ) from error
 
 
-def _from_file(path: Path, name: str, model: nn.Module, options: dict[str, Any]) -> nn.Module:
+def _from_file(path: Path, name: str, model: nn.Module, options: dict[str, Any], new_head: bool) -> nn.Module:
     expected = model.state_dict()
     state = read_weights(path, expected.keys())
     _keep_integers(state, expected)
-    # A classifier for other classes keeps its random weights; everything else has to come from the file.
-    for classifier in classifiers(model, name):
-        for key, tensor in model.get_submodule(classifier).state_dict(prefix=f"{classifier}.").items():
-            if key not in state or state[key].shape != tensor.shape:
-                state[key] = tensor
+    _fit_head(path, state, model, name, new_head)
     overlay = {"state_dict": dict(state), "num_classes": options["num_classes"]}
     said: list[str] = []
 
@@ -233,6 +234,19 @@ def _from_file(path: Path, name: str, model: nn.Module, options: dict[str, Any])
         builder.removeFilter(hear)
     _check_finite(path, loaded)
     return loaded
+
+
+def _fit_head(path: Path, state: dict[str, torch.Tensor], model: nn.Module, name: str, new_head: bool) -> None:
+    """Let a classifier for other classes keep its random weights; everything else has to come from the file. ValueError
+    for such a classifier where there shall be no new one."""
+    for classifier in classifiers(model, name):
+        for key, tensor in model.get_submodule(classifier).state_dict(prefix=f"{classifier}.").items():
+            found = list(state[key].shape) if key in state else "missing"
+            if found != list(tensor.shape):
+                if not new_head:
+                    reason = f"has no head for these classes: {key!r} is {found}, expected {list(tensor.shape)}"
+                    raise ValueError(refusal(path, f"{reason}; --new-head trains a new one on the images"))
+                state[key] = tensor
 
 
 def _keep_integers(state: dict[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:

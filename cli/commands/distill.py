@@ -23,6 +23,9 @@ def distill(
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, help="Fixes initial weights and the order of images.")
     ] = None,
+    new_head: Annotated[
+        bool, typer.Option("--new-head", help="Give a checkpoint for other classes a new head, and train it.")
+    ] = False,
     device: Annotated[str, output.device_option("Where both models run: cpu or cuda.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory of the results; default runs/<time>-<name>-student.")
@@ -31,7 +34,8 @@ def distill(
 ) -> None:
     """Distil a vision transformer into one of additions and products, which can run on encrypted or shared values.
 
-    The teacher is model.checkpoint, or is trained first on all images of the experiment. Writes teacher.safetensors,
+    The teacher is model.checkpoint, whose head must be for the classes of the images, or is trained first on all images
+    of the experiment. Writes teacher.safetensors,
     student.safetensors, distillation.json and curves.png.
 
     Exit status: 0 done; 1 a training diverged, or the results cannot be written; 2 wrong input; 130 Ctrl-C.
@@ -51,6 +55,9 @@ def distill(
     with output.complaining(((ValueError, RunDirectoryError), output.WRONG_INPUT)):
         base = DistillationExperiment() if experiment is None else load_as(DistillationExperiment, experiment)
         chosen = with_data(base, data)
+        if new_head:
+            settings = msgspec.structs.replace(chosen.distillation, new_head=True)
+            chosen = msgspec.structs.replace(chosen, distillation=settings)
         if seed is not None:
             chosen = msgspec.structs.replace(chosen, federation=msgspec.structs.replace(chosen.federation, seed=seed))
         check_memory(chosen.model, bytes_each=TRAINING_BYTES[chosen.training.optimizer], available=available_memory())

@@ -18,11 +18,18 @@ class DistillationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fiel
         int,
         Meta(
             description="Epochs of the teacher on all training images, with optimizer, batches and learning rate of "
-            "[training]; a model.checkpoint is the teacher as it is.",
+            "[training]; a model.checkpoint is the teacher as it is, unless it gets a new head.",
             ge=1,
             le=1000,
         ),
     ] = 20
+    new_head: Annotated[
+        bool,
+        Meta(
+            description="Replace a head of model.checkpoint that is for other classes by a random one, and train the "
+            "teacher; else such a checkpoint is refused."
+        ),
+    ] = False
     softmax_degree: Annotated[
         int, Meta(description="Degree of the Taylor series in the softmax; even ones are never negative.", ge=1, le=16)
     ] = 6

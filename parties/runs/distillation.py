@@ -30,6 +30,8 @@ class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True
         super().__post_init__()
         if key := next(iter(self.factories), ""):
             raise ValueError(f'{key} = "{self.factories[key]}": only a federation takes it; leave it out')
+        if self.distillation.new_head and not self.model.checkpoint:
+            raise ValueError("distillation.new_head: there is no model.checkpoint that could get one; leave it out")
 
 
 class TeacherMetrics(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,7 +63,9 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
     seed = experiment.federation.seed
     seed = secrets.randbits(63) if seed is None else seed
     began = time.monotonic()
-    teacher = build(experiment.model, classes=data.classes, channels=data.channels, seed=seed)
+    teacher = build(
+        experiment.model, classes=data.classes, channels=data.channels, seed=seed, new_head=settings.new_head
+    )
     convert(teacher, approximation)  # A model that cannot be converted says so before it is trained.
     test = data.x_test, data.y_test
     trained = _train(teacher, experiment, data, seed, chosen)
@@ -156,7 +158,8 @@ def _train(
 ) -> TeacherMetrics:
     from tacit.models.training import EVALUATION_BATCH, evaluate, train
 
-    epochs = 0 if experiment.model.checkpoint else experiment.distillation.teacher_epochs
+    settings = experiment.distillation
+    epochs = settings.teacher_epochs if settings.new_head or not experiment.model.checkpoint else 0
     if epochs:
         training = msgspec.structs.replace(experiment.training, epochs=epochs)
         train(teacher, data.x_train, data.y_train, training, seed=seed, device=device)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from click.testing import Result
+from safetensors.torch import load_file, save_file
 
 from tacit.models import checkpoint
 from tacit.models.friendly import distillation
@@ -17,6 +19,7 @@ from tacit.models.layout import Layout
 from tacit.models.networks import build
 from tacit.parties.runs.directory import mark_release
 from tacit.parties.runs.served import read_student
+from tests.cases import cases
 from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
@@ -81,6 +84,34 @@ def test_a_checkpoint_is_the_teacher_as_it_is(
     assert second["teacher"]["epochs"] == 0
     assert second["epochs"] == first["epochs"], "the same teacher, seed and images give the same student"
     assert second["student"] == first["student"]
+
+
+@cases("name", ["vit", "vit_tiny_patch16_224"])
+def test_a_head_for_other_classes_is_replaced_only_where_that_is_asked_for(
+    tacit: Invoke, images: Path, tmp_path: Path, name: str
+) -> None:
+    """A head of 1,000 classes became a random one of ten, and the command said "teacher loaded"."""
+    sizes = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 2, "in_chans": 1}
+    sizes |= {"mlp_ratio": 2} if name == "vit" else {}
+    for kept, head in (("others", {"num_classes": 1000}), ("none", {"num_classes": 0})):
+        file = tmp_path / f"{kept}.safetensors"
+        save_file(timm.create_model("vit_tiny_patch16_224", **sizes, **head).state_dict(), file)
+        experiment = write(tmp_path / f"{kept}.toml", images, model=f"name = {name!r}\ncheckpoint = {str(file)!r}")
+        refused = tacit("distill", experiment, "--out", tmp_path / "refused")
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "head.weight" in refused.stderr
+        assert "; --new-head trains a new one on the images" in refused.stderr
+        assert not (tmp_path / "refused").exists()
+    trained = tacit("distill", experiment, "--new-head", "--out", tmp_path / name)
+    assert trained.exit_code == 0, trained.stderr
+    assert "teacher trained for 6 epochs: test accuracy " in trained.stdout
+    assert load_file(tmp_path / name / "teacher.safetensors")["head.weight"].shape == (3, 8)
+
+
+def test_a_new_head_is_of_a_checkpoint(tacit: Invoke, images: Path, tmp_path: Path) -> None:
+    refused = tacit("distill", write(tmp_path / "x.toml", images), "--new-head", "--out", tmp_path / "out")
+    assert refused.exit_code == 2
+    assert "distillation.new_head: there is no model.checkpoint" in refused.stderr
 
 
 def unreadable(path: Path) -> Path:
