@@ -39,10 +39,11 @@ from tacit.parties.learning.remembered import MemoryFile
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.taking_part import training_tasks
 from tacit.parties.learning.task import Task, check_classes, model_description, read_task
-from tacit.parties.links.client_endpoint import UnreachableError
+from tacit.parties.links.client_endpoint import CopyError, UnreachableError
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.roster import write_roster
+from tacit.parties.links.tokens import TokenFile
 from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.runs.directory import writing
 from tacit.parties.session.client import ClientParty, ClientSettings
@@ -88,6 +89,8 @@ class ClientJob:
     roster: Roster
     policy: ClientPolicy
     journal: Path
+    tokens: Path
+    """As of TokenFile."""
     memory: Path
     """Where what the client remembers goes."""
     fixed: Path | None
@@ -171,6 +174,7 @@ class ClientWork:
             roster=job.roster,
             policy=job.policy,
             journal=JournalFile(job.journal),
+            tokens=TokenFile(job.tokens),
             patience=job.patience,
             grace=job.grace,
             connect_seconds=job.connect_seconds,
@@ -331,6 +335,7 @@ class _Sessions:
             roster=party.roster,
             policy=file.policy,
             journal=party.folder.journal(party.name),
+            tokens=party.folder.tokens,
             memory=party.folder.memory(party.name),
             plain_model=party.folder.plain_model,
             fixed=party.folder.fixed(party.name),
@@ -377,6 +382,8 @@ class _Sessions:
                     said = str(error)
                     event_log.write(ConnectionFailed(reason=said))
                 waited_for = isinstance(error, UnreachableError)
+                if isinstance(error, CopyError) and not error.by_server:
+                    raise
                 if not self._hooks.stay and (not waited_for or time.monotonic() >= give_up):
                     raise
                 pause = SHORTEST_PAUSE if waited_for else min(2 * pause, LONGEST_PAUSE)

@@ -14,6 +14,7 @@ adapters.safetensors    what a data owner has learned with others: the last comm
 learning.msgpack        what is public of a learning, as either owner goes by it; of a model owner the seed is in it
 kept/PEER.shares        shares that an owner keeps of images that have passed the blocks; with kept/PEER.record
 openings.msgpack        which sums of shares a model owner has revealed, and the last of them
+tokens.json             tokens by which a copy of this folder, or a peer's, is noticed
 sum.msgpack             the last sum of shares, as a dealer has it
 ledger.json             what data owners have used of their quota, at a model owner; at a data owner what model owners
                         have used of its limits, by their signing keys
@@ -58,7 +59,14 @@ from tacit.parties.runs.events import RunOpened
 from tacit.parties.runs.results import Result
 from tacit.parties.runs.state import Line, RunState
 from tacit.parties.session.event_log import EventLogError, Tell
-from tacit.parties.session.events import HeartbeatSent, RoundEnded, TrafficCounted, WaitingChanged, WorkMeasured
+from tacit.parties.session.events import (
+    CopyDetected,
+    HeartbeatSent,
+    RoundEnded,
+    TrafficCounted,
+    WaitingChanged,
+    WorkMeasured,
+)
 from tacit.parties.session.journal import JournalError
 from tacit.protocol.core.events import Event
 from tacit.protocol.core.roster import Roster
@@ -108,6 +116,7 @@ class PartyFolder:
         self.openings = own / "openings.msgpack"
         self.kept = own / "kept"
         self.sum = own / "sum.msgpack"
+        self.tokens = own / "tokens.json"
         self._lock = path / "status" / f"{party}.lock" if party else path / "party.lock"
 
     def make(self) -> None:
@@ -128,7 +137,8 @@ class PartyFolder:
     def check(self) -> None:
         """Refuse state of another release. RunDirectoryError."""
         files = (
-            self.status, self.plain_model, self.salt, self.ledger, self.adapters, self.learning, self.openings, self.sum
+            self.status, self.plain_model, self.salt, self.ledger, self.adapters, self.learning, self.openings,
+            self.sum, self.tokens,
         )  # fmt: skip
         folders = (self.path / name for name in ("events", "journal", "memory", "answers", "runs"))
         if any(file.exists() for file in files) or any(any(folder.glob("*")) for folder in folders):
@@ -249,6 +259,8 @@ class Status(Result, frozen=True, kw_only=True, tag="tacit.status.1"):
     waiting_for: tuple[str, ...] = ()
     absent: dict[str, str] = msgspec.field(default_factory=dict)
     """At a server the clients that are not in the present round, and why."""
+    alert: Happened | None = None
+    """A copy of a folder that was noticed since the start."""
     last_event: Happened | None = None
     last_error: Happened | None = None
 
@@ -269,7 +281,7 @@ class Status(Result, frozen=True, kw_only=True, tag="tacit.status.1"):
             ("without", absent if running else ""),
             ("serves", ", ".join(self.serves) if running else ""),
         ]
-        for name, happened in (("last event", self.last_event), ("last error", self.last_error)):
+        for name, happened in (("ALERT", self.alert), ("last event", self.last_event), ("last error", self.last_error)):
             if happened is not None:
                 facts.append((name, f"{happened.detail} ({_ago(now - happened.time)} ago)"))
         for name, value in facts:
@@ -351,6 +363,8 @@ class StatusFile:
             changes["last_event"] = happened
             if line.level == "warning":
                 changes["last_error"] = happened
+            if isinstance(event, CopyDetected):
+                changes["alert"] = happened
         self.status = msgspec.structs.replace(status, **changes)
 
     def write(self) -> None:

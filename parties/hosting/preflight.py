@@ -80,6 +80,7 @@ from tacit.parties.links.endpoint import IPC, EndpointError, Received, host_of, 
 from tacit.parties.links.keys import PartyKeys, generate, load
 from tacit.parties.links.roster import check_own, read_roster
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.links.tokens import TokenFile
 from tacit.parties.protections.sides import TaskError
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.results import Result
@@ -169,7 +170,7 @@ TEACHER: Final = replace(
 
 
 async def probe(
-    peer: Peer, address: str, keys: PartyKeys, roster: Roster, *, seconds: float
+    peer: Peer, address: str, keys: PartyKeys, roster: Roster, *, seconds: float, tokens: TokenFile | None = None
 ) -> AsyncIterator[tuple[str, Sequence[bytes]]]:
     """Probe name, TCP, CURVE and version of a peer, one after the other: yields what was found of each, the last with
     the frames of the peer's answer. Waits `seconds` for every answer.
@@ -179,7 +180,9 @@ async def probe(
     yield await _addresses(address), ()
     member, accepts = peer.member(roster), f"{address} accepts connections"
     try:
-        endpoint = await ClientEndpoint.connect(address, keys=keys, server=member, connect_deadline=seconds)
+        endpoint = await ClientEndpoint.connect(
+            address, keys=keys, server=member, connect_deadline=seconds, tokens=tokens
+        )
     except NotAdmittedError:
         yield accepts, ()
         raise
@@ -885,7 +888,9 @@ def check_peers(peers: Sequence[Peer], file: PartyFile, keys: CheckResult, roste
 
 
 async def _check_peer(peer: Peer, file: PartyFile, keys: CheckResult, roster: CheckResult) -> list[CheckResult]:
-    stages = probe(peer, attrgetter(peer.address_key)(file), keys.value, roster.value, seconds=ANSWER_SECONDS)
+    tokens = TokenFile(PartyFolder(Path(file.directory)).tokens, probe=True)
+    address = attrgetter(peer.address_key)(file)
+    stages = probe(peer, address, keys.value, roster.value, seconds=ANSWER_SECONDS, tokens=tokens)
     results: list[CheckResult] = []
     for stage in ("name", "tcp", "curve", "version"):
         name, needs = peer.prefix + stage, results[-1:]

@@ -49,6 +49,7 @@ from tacit.parties.learning.statistics import (
 from tacit.parties.learning.task import LOSS_UNIT, Task, class_digest, configure, model_description
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.roster import RosterFileError, read_roster
+from tacit.parties.links.tokens import TokenFile
 from tacit.parties.runs.classes import TestClasses, described
 from tacit.parties.runs.directory import (
     Progress,
@@ -156,6 +157,8 @@ class ServerJob:
     weights_seed: int
     """Seeds the initial weights."""
     device: str = "cpu"
+    tokens: TokenFile | None = None
+    """As of ServerSettings."""
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
     """A later version of this roster, by which the rounds that are left are to go."""
 
@@ -401,6 +404,7 @@ def _settings(
         smallest_cohort=job.experiment.policy.smallest_cohort,
         join_seconds=job.experiment.deadlines.join if hooks.missing is None else LONGEST_SECONDS,
         grace=job.experiment.deadlines.grace,
+        tokens=job.tokens,
         missing=hooks.missing or dict,
         regather_seconds=job.experiment.deadlines.regather,
         repeats=True,
@@ -647,6 +651,7 @@ async def _hold_rounds(party: OpenedParty[ServerFile], hosted: HostedRun, tell: 
         repeated=hosted.repeated,
         weights_seed=hosted.weights_seed,
         device=party.file.device,
+        tokens=TokenFile(party.folder.tokens),
         newer_roster=watch.newer,
     )
     if job.rounds <= 0:

@@ -27,12 +27,16 @@ from tacit.parties.links.endpoint import (
     resolve,
 )
 from tacit.parties.links.keys import PartyKeys
+from tacit.parties.links.tokens import TokenFile, Verdict
+from tacit.protocol.core.errors import printable
 from tacit.protocol.core.roster import Member
 
 _RECONNECT_MS = 100
 _RECONNECT_MAX_MS = 2_000
 # A connection that is tried while the way is down would be tried again ever less often, up to minutes apart.
 _CONNECT_MS = 5_000
+_ADDRESS = 64
+"""Longest address, in characters, that a server's greeting may name."""
 
 
 class NotAdmittedError(EndpointError):
@@ -47,6 +51,16 @@ class UnreachableError(EndpointError):
     """Nothing has answered at the address."""
 
 
+class CopyError(EndpointError):
+    """Another process has the key of this party, or of the server. other: its address, as the server says.
+    by_server: whether it is the server's folder that is the copy."""
+
+    def __init__(self, detail: str, *, other: str, by_server: bool) -> None:
+        super().__init__(detail)
+        self.other = other
+        self.by_server = by_server
+
+
 class ClientEndpoint(Endpoint):
     """A link to one server. Made by connect(); closed by close() or `async with`."""
 
@@ -57,6 +71,7 @@ class ClientEndpoint(Endpoint):
         server: Member,
         limits: Limits,
         context: zmq.asyncio.Context | None = None,
+        tokens: TokenFile | None = None,
     ) -> None:
         monitored = (
             zmq.EVENT_CONNECTED
@@ -70,6 +85,13 @@ class ClientEndpoint(Endpoint):
         super().__init__(zmq.DEALER, address, limits, monitored, context)
         self._name = keys.name
         self._server = server.name
+        self._member = server
+        self._tokens = tokens
+        self._greeting = [GREETING]
+        if tokens is not None:
+            self._greeting.append(tokens.present(server))
+        self._ungreeted = False
+        """Whether the queue had no room for a greeting of this link."""
         self._linked = False
         self._known = False
         """Whether there was a link once."""
@@ -99,15 +121,17 @@ class ClientEndpoint(Endpoint):
         limits: Limits | None = None,
         connect_deadline: float = 30.0,
         context: zmq.asyncio.Context | None = None,
+        tokens: TokenFile | None = None,
     ) -> Self:
         """Open a link to `server` at tcp://HOST:PORT or ipc://PATH, trying for `connect_deadline` seconds. The first
-        event is its LinkUp. context: one that several clients share, whose owner ends it.
+        event is its LinkUp. context: one that several clients share, whose owner ends it; tokens: of this party, where
+        its folder is to be told from copies: then receive() raises CopyError.
 
         Raises AddressError for an invalid address or an unknown name and NotAdmittedError as soon as the server
         refuses the key; at the deadline WrongServerError when handshakes failed (a tunnel without a server behind it
         looks the same, so they are repeated) and UnreachableError when nothing answered.
         """
-        endpoint = cls(address, keys, server, limits or Limits(), context)
+        endpoint = cls(address, keys, server, limits or Limits(), context, tokens)
         try:
             try:
                 await resolve(address)
@@ -142,6 +166,9 @@ class ClientEndpoint(Endpoint):
         await self._follow_links()
         self._check_open()
         try:
+            if self._ungreeted:
+                await self._socket.send_multipart(self._greeting)
+                self._ungreeted = False
             await self._socket.send_multipart(frames, copy=False)
         except zmq.Again as error:
             raise PeerStalledError(
@@ -172,7 +199,39 @@ class ClientEndpoint(Endpoint):
             raise self._failure
 
     async def _accept(self, frames: list[zmq.Frame]) -> None:
+        if not frames[0].bytes and self._tokens is not None:
+            self._take_greeting(frames[1].bytes if len(frames) > 1 else b"")
         self._deliver(self._server, [frame.buffer for frame in frames])
+
+    def _take_greeting(self, said: bytes) -> None:
+        """The server accepts this party's token, or says why not, and where the other process is."""
+        verdict, _, address = said.partition(b" ")
+        other = printable(address[:_ADDRESS].decode("ascii", "replace"))
+        where = f" ({other})" if other else ""
+        if verdict == Verdict.OLD_SERVER.value:
+            self._failure = CopyError(
+                f"the server at {self.address} is a copy, or was restored from a backup: this client was at another "
+                "server of its key since; its operator stops one of the two, and says in its log what to do",
+                other=other,
+                by_server=True,
+            )
+        elif verdict == Verdict.REPLACED.value:
+            self._failure = CopyError(
+                f"another process of {self._name!r}{where} took the place of this one at {self.address}: its folder is "
+                "a copy; stop one of the two, and make new keys if it is not yours",
+                other=other,
+                by_server=False,
+            )
+        elif verdict:
+            self._failure = CopyError(
+                f"the server at {self.address} refuses this start: {self._name!r} started elsewhere since{where}, so "
+                "this folder is a copy or a backup; stop one of the two, or have the operator of the server forget the "
+                f"token of {self._name!r}",
+                other=other,
+                by_server=False,
+            )
+        elif self._tokens is not None:
+            self._greeting = [GREETING, self._tokens.accepted(self._member)]
 
     async def _follow_links(self) -> None:
         async for event, value in self._link_changes():
@@ -231,10 +290,11 @@ class ClientEndpoint(Endpoint):
 
     async def _greet(self) -> None:
         try:
-            await self._socket.send_multipart([GREETING], zmq.DONTWAIT)
+            await self._socket.send_multipart(self._greeting, zmq.DONTWAIT)
+            self._ungreeted = False
         except zmq.Again:
-            # The queue is full of messages: the first of them tells the server as much as a greeting.
-            return
+            # Without a token the first message of the queue tells the server as much.
+            self._ungreeted = self._tokens is not None
 
     def _nothing_listens(self) -> UnreachableError:
         return UnreachableError(

@@ -1,8 +1,9 @@
 """Common parts of both ends of a link: addresses, limits, events, errors, and the loop that merges messages and events.
 
 A link is one connection, over TCP or a Unix domain socket (ipc), under CURVE. Nothing here knows the protocol: a
-message is a tuple of frames. One empty frame on its own is the greeting of the transport: the client sends it on every
-new connection, so that the server learns at once which member is there, and the server answers with the same. An
+message is a tuple of frames. A message whose first frame is empty is a greeting of the transport: the client sends one
+on every new connection, so that the server learns at once which member is there, and the server answers with one. Its
+second frame, if there is one, has a token of the client (tokens.py), and of the server that it refuses the link. An
 endpoint neither accepts it from its user nor delivers it.
 
 Addresses are tcp://HOST:PORT, where HOST is a name, an IPv4 address or an IPv6 address in brackets; or ipc://PATH. They
@@ -191,7 +192,20 @@ class HandshakeRefused:
     """Host address of the peer, where known."""
 
 
-Event = Received | LinkUp | LinkLost | MessageRefused | HandshakeRefused
+@dataclass(frozen=True)
+class CopyDetected:
+    """Two processes have the key of one party: of the peer, or this party's own. Reported once for each combination of
+    the fields."""
+
+    peer: str
+    detail: str
+    address: str = ""
+    """Host address of the link that this is about, where known."""
+    other: str = ""
+    """That of the other process."""
+
+
+Event = Received | LinkUp | LinkLost | MessageRefused | HandshakeRefused | CopyDetected
 
 
 _UNCLOSED: set[Endpoint] = set()
@@ -284,7 +298,7 @@ class Endpoint:
 
     def _deliver(self, sender: str, frames: Sequence[memoryview]) -> None:
         views = tuple(frame.toreadonly() for frame in frames)
-        if len(views) == 1 and not views[0]:
+        if not views[0]:
             return
         if len(views) > self._limits.max_frames:
             reason = f"{len(views)} frames where {self._limits.max_frames} are allowed"
@@ -299,8 +313,8 @@ class Endpoint:
         largest = max(memoryview(frame).nbytes for frame in frames)
         if largest > self._limits.max_frame_bytes:
             raise ValueError(f"a frame of {largest} bytes exceeds {self._limits.max_frame_bytes}; send it in chunks")
-        if len(frames) == 1 and largest == 0:
-            raise ValueError("a single empty frame is the greeting of the transport; send something")
+        if memoryview(frames[0]).nbytes == 0:
+            raise ValueError("an empty first frame is the greeting of the transport; send something")
 
     async def _accept(self, frames: list[zmq.Frame]) -> None:
         """Turn a message into events."""

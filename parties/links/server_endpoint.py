@@ -16,6 +16,7 @@ import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Self
 
 import zmq
@@ -26,6 +27,7 @@ from tacit.parties.links.endpoint import (
     MOST_LINKS,
     TOO_MANY_LINKS,
     AddressError,
+    CopyDetected,
     Endpoint,
     EndpointError,
     Event,
@@ -38,6 +40,7 @@ from tacit.parties.links.endpoint import (
     resolve,
 )
 from tacit.parties.links.keys import PartyKeys, encode_key
+from tacit.parties.links.tokens import TOKEN_BYTES, TokenFile, Verdict
 from tacit.protocol.core.messages import BODY_LIMIT
 from tacit.protocol.core.roster import Roster
 
@@ -101,6 +104,14 @@ class ZapHandler:
 _LIMITS = Limits(max_frame_bytes=BODY_LIMIT + 1024, max_frames=3, send_seconds=0)
 # ROUTER signals room for any peer, not for a certain one, so a full queue is looked at again after this time.
 _RETRY_SECONDS = 0.01
+_COPIES = {
+    Verdict.COPY: "its folder is a copy or a backup: it presents an old token, and is refused; ask its owner which one "
+    "is to go on, and if it is this one, stop the server and take the client out of its tokens.json",
+    Verdict.OLD_SERVER: "the folder of this server is a copy or a backup: the client was at another server of this key "
+    "since, and is refused; stop one of the two, and if this one is to go on, remove its tokens.json",
+    Verdict.REPLACED: "another process with its current token took its place from another address: if its owner did "
+    "not move it, its folder is a copy",
+}
 # Strangers must not fill memory and logs: distinct refusals beyond these are not reported.
 _MAX_REFUSALS = 1_000
 
@@ -183,6 +194,10 @@ class LinkBook:
     def __contains__(self, link: bytes) -> bool:
         return link in self._members
 
+    def current_or_none(self, name: str) -> bytes | None:
+        """The link that messages to this member take, if there is one."""
+        return self._current.get(name)
+
     def current(self, name: str) -> bytes:
         """The link that messages to this member take. Raises NotConnectedError when it has none."""
         try:
@@ -223,7 +238,15 @@ def user_of(frame: zmq.Frame) -> tuple[str, int]:
 class ServerEndpoint(Endpoint):
     """Accepts links from the other members of the roster. Made by bind(); closed by close() or `async with`."""
 
-    def __init__(self, address: str, keys: PartyKeys, roster: Roster, limits: Limits, peers: Collection[str]) -> None:
+    def __init__(
+        self,
+        address: str,
+        keys: PartyKeys,
+        roster: Roster,
+        limits: Limits,
+        peers: Collection[str],
+        tokens: TokenFile | None,
+    ) -> None:
         names = {roster.member(peer).curve_public: peer for peer in peers}
         monitored = (
             zmq.EVENT_ACCEPTED
@@ -236,7 +259,14 @@ class ServerEndpoint(Endpoint):
         self._open = Connections(limits.handshake_seconds)
         self._links = LinkBook(self._report)
         self._order: dict[str, asyncio.Lock] = {}
-        self._refusals: set[HandshakeRefused] = set()
+        self._refusals: set[HandshakeRefused | CopyDetected] = set()
+        self._tokens = tokens
+        self._processes: dict[str, bytes] = {}
+        """By member, the token of the process whose link is in use."""
+        self._addresses: dict[bytes, str] = {}
+        """Of open links."""
+        self._copies: set[bytes] = set()
+        """Links that are not heard, because of their tokens."""
         # Admits these public keys and no others.
         self._zap = ZapHandler(self._context, names, self._admit, self._refuse_key)
         self._socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -256,11 +286,12 @@ class ServerEndpoint(Endpoint):
         roster: Roster,
         limits: Limits | None = None,
         peers: Collection[str] | None = None,
+        tokens: TokenFile | None = None,
     ) -> Self:
         """Listen at tcp://HOST:PORT or ipc://PATH, where PORT and PATH may be `*`: `.address` then says what the
         system chose. Without `limits` a send does not wait for room. A PATH stays when the endpoint is closed, and is
         taken over without asking: keep it in a directory of the server's own. Without `peers` all other members of the
-        roster are let in, else these.
+        roster are let in, else these. tokens: of this party, where copied folders are to be noticed.
 
         Raises AddressError for an address not valid or in use, EndpointError for other keys than the roster's.
         """
@@ -270,7 +301,7 @@ class ServerEndpoint(Endpoint):
             )
         if peers is None:
             peers = [member.name for member in roster.members if member.name != keys.name]
-        endpoint = cls(address, keys, roster, limits or _LIMITS, peers)
+        endpoint = cls(address, keys, roster, limits or _LIMITS, peers, tokens)
         try:
             endpoint._socket.bind(address)
         except zmq.ZMQError as error:
@@ -332,16 +363,47 @@ class ServerEndpoint(Endpoint):
     async def _accept(self, frames: list[zmq.Frame]) -> None:
         routing_id, payload = frames[0].bytes, frames[1:]
         name, serial = user_of(payload[0])
+        if routing_id in self._copies:
+            return
         if routing_id not in self._links:
+            if self._tokens is not None and payload[0].bytes:
+                # What waited in a queue while the link was lost: its sender says it again.
+                return
             descriptor = int(payload[0].get(zmq.SRCFD))
-            is_open = await self._is_open(routing_id, descriptor)
+            presented = payload[1].bytes if len(payload) > 1 else b""
+            verdict = self._tokens.judge(self._roster.member(name), presented) if self._tokens else Verdict.CURRENT
+            former = self._links.current_or_none(name)
+            said = verdict.value + b" " + self._addresses.get(former or b"", "").encode() if verdict.value else b""
+            is_open = await self._is_open(routing_id, descriptor, said)
             self._open.speak(name, serial, descriptor if is_open else None, routing_id)
             if is_open:
+                self._addresses[routing_id] = str(payload[0].get("Peer-Address"))
+                if verdict is not Verdict.CURRENT:
+                    self._copies.add(routing_id)
+                    self._report_copy(name, verdict, routing_id, former)
+                    return
+                process = presented[-TOKEN_BYTES:]
+                if self._tokens is not None and former is not None and self._processes.get(name) != process:
+                    await self._replace(name, former, routing_id)
+                self._processes[name] = process
                 self._links.open(routing_id, name)
         if self._links.hears(routing_id, name):
             self._deliver(name, [frame.buffer for frame in payload])
 
-    async def _is_open(self, routing_id: bytes, descriptor: int) -> bool:
+    async def _replace(self, name: str, former: bytes, link: bytes) -> None:
+        """Say to a process that is still there that another one, with the current token, takes its place."""
+        addresses = self._addresses
+        with suppress(zmq.ZMQError):
+            said = Verdict.REPLACED.value + b" " + addresses[link].encode()
+            await self._socket.send_multipart([former, GREETING, said], zmq.DONTWAIT)
+        if addresses[former] != addresses[link]:
+            self._report_copy(name, Verdict.REPLACED, link, former)
+
+    def _report_copy(self, name: str, verdict: Verdict, link: bytes, former: bytes | None) -> None:
+        address, other = self._addresses[link], self._addresses.get(former or b"", "")
+        self._refuse(CopyDetected(name, _COPIES[verdict], address, other))
+
+    async def _is_open(self, routing_id: bytes, descriptor: int, said: bytes = b"") -> bool:
         """Whether the link that a message came from still exists.
 
         The message may be the remains of a link that ended before it was read, and whose descriptor another link has by
@@ -350,7 +412,7 @@ class ServerEndpoint(Endpoint):
         if descriptor not in self._open:
             return False
         try:
-            await self._socket.send_multipart([routing_id, GREETING], zmq.DONTWAIT)
+            await self._socket.send_multipart([routing_id, GREETING, *([said] if said else [])], zmq.DONTWAIT)
         except zmq.ZMQError as error:
             return bool(error.errno == zmq.EAGAIN)
         return True
@@ -362,6 +424,8 @@ class ServerEndpoint(Endpoint):
             elif event == zmq.EVENT_DISCONNECTED:
                 routing_id = self._open.end(value)
                 if routing_id is not None:
+                    self._addresses.pop(routing_id, None)
+                    self._copies.discard(routing_id)
                     self._links.end(routing_id)
             else:
                 self._refuse(
@@ -378,7 +442,7 @@ class ServerEndpoint(Endpoint):
     def _refuse_key(self, key: bytes, address: str, reason: str) -> None:
         self._refuse(HandshakeRefused(reason, public_key=encode_key(key), address=address))
 
-    def _refuse(self, refusal: HandshakeRefused) -> None:
+    def _refuse(self, refusal: HandshakeRefused | CopyDetected) -> None:
         if refusal not in self._refusals and len(self._refusals) < _MAX_REFUSALS:
             self._refusals.add(refusal)
             self._report(refusal)

@@ -15,7 +15,7 @@ from tacit.parties.runs.state import RunState, without
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened. session and round count from 1; what: `cheat`, `aborted`, `absent`, `members`,
-    `server-lost`, `stopped`."""
+    `copy`, `server-lost`, `stopped`."""
 
     session: int
     round: int
@@ -29,7 +29,8 @@ def incidents(state: RunState) -> list[Incident]:
         return []
     found: list[Incident] = []
     for number, session in enumerate(state.sessions, start=1):
-        timed = [*_cheats(state, number), *_aborted(state, number), *_absent(state, number), *_members(state, number)]
+        kinds = (_cheats, _aborted, _absent, _members, _copies)
+        timed = [one for kind in kinds for one in kind(state, number)]
         found += [incident for _, incident in sorted(timed, key=lambda entry: entry[0])]
         if not session.ended:
             found.append(_cut_short(state, number))
@@ -73,6 +74,14 @@ def _members(state: RunState, session: int) -> Iterator[tuple[float, Incident]]:
                 f"({event.changes})."
             )
             yield event.time, Incident(session=session, round=finished, what="members", text=text)
+
+
+def _copies(state: RunState, session: int) -> Iterator[tuple[float, Incident]]:
+    """Folders of which two are in use."""
+    for where, event in state.copies:
+        if where == session:
+            finished = max((one.number for one in state.rounds if one.result and one.ended <= event.time), default=0)
+            yield event.time, Incident(session=session, round=finished, what="copy", text=f"{event.text}.")
 
 
 def _cut_short(state: RunState, session: int) -> Incident:

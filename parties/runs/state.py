@@ -46,6 +46,7 @@ from tacit.parties.session.events import (
     ConfigurationAccepted,
     ConfigurationProposed,
     ConnectionFailed,
+    CopyDetected,
     HandshakeRefused,
     HeartbeatSent,
     HeldOut,
@@ -321,6 +322,8 @@ class RunState:
     rosters: list[tuple[int, int, RosterUpdated]] = field(default_factory=list)
     """Changes of the roster at the server, with session and the last round that was over."""
     strangers: dict[tuple[str, str, str], Stranger] = field(default_factory=dict)
+    copies: list[tuple[int, CopyDetected]] = field(default_factory=list)
+    """Copied folders that the server noticed, with the number of the session."""
     ended: str | None = None
     """How the server said that the last session ended; None if it did not."""
     links: dict[str, Contact] = field(default_factory=dict)
@@ -517,6 +520,8 @@ class RunState:
                 if len(self.strangers) >= MOST_STRANGERS and who not in self.strangers:
                     who = "others", "several", "further keys and addresses"
                 self.strangers.setdefault(who, Stranger(*who)).count += 1
+            case CopyDetected():
+                self.copies.append((len(self.sessions), event))
             case MessageRefused():
                 self.refusals[event.code] += 1
             case LinkOpened() | LinkLost():

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tacit.models.file_system import FILES, replace_file
-from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.client_endpoint import ClientEndpoint, CopyError
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
+from tacit.parties.links.tokens import TokenFile
 from tacit.parties.protections.sides import CraftedModelError, OtherClassesError, TaskError
 from tacit.parties.session import events
 from tacit.parties.session.event_log import EventLog
@@ -59,6 +60,8 @@ class ClientSettings:
     grace: float
     connect_seconds: float | None = None
     """How long to try to reach the server; None: as long as its patience."""
+    tokens: TokenFile | None = None
+    """By which a copy of its folder is noticed; None: by nothing."""
     fixed: Path | None = None
     """Where the fixed part of the model is kept for later sessions; None: nowhere."""
     accepted_groups: str = ""
@@ -118,6 +121,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                 server=settings.roster.server,
                 connect_deadline=settings.connect_seconds or settings.patience,
                 context=self._hooks.context,
+                tokens=settings.tokens,
             )
             async with endpoint:
                 try:
@@ -129,6 +133,16 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                         await self._perform(
                             endpoint, self._machine.give_up(STOPPED, self._event_log.now(), code=Code.LEFT)
                         )
+                    raise
+                except CopyError as error:
+                    self._event_log.write(
+                        events.CopyDetected(
+                            peer=settings.roster.server.name if error.by_server else settings.keys.name,
+                            detail=str(error),
+                            address=settings.address,
+                            other=error.other,
+                        )
+                    )
                     raise
                 if ended.code in (None, Code.ROSTER) and (last := self._runner.present) is not None:
                     # The last model may still be at work.

@@ -31,6 +31,7 @@ from tacit.models.file_system import FILES, FileSystem
 from tacit.parties.links import endpoint
 from tacit.parties.session.events import (
     ClientRoundEnded,
+    CopyDetected,
     HandshakeRefused,
     LinkLost,
     LinkOpened,
@@ -347,9 +348,13 @@ class EventLog:
         self.catch_up()
         self._tell(self._log.stamped(event))
 
-    def link_changed(self, event: endpoint.LinkUp | endpoint.LinkLost | endpoint.HandshakeRefused) -> None:
+    def link_changed(
+        self, event: endpoint.LinkUp | endpoint.LinkLost | endpoint.HandshakeRefused | endpoint.CopyDetected
+    ) -> None:
         """Log what an endpoint reports of its links."""
-        if isinstance(event, endpoint.HandshakeRefused):
+        if isinstance(event, endpoint.CopyDetected):
+            self.write(CopyDetected(peer=event.peer, detail=event.detail, address=event.address, other=event.other))
+        elif isinstance(event, endpoint.HandshakeRefused):
             self.write(HandshakeRefused(reason=event.reason, public_key=event.public_key, address=event.address))
         else:
             kind = LinkOpened if isinstance(event, endpoint.LinkUp) else LinkLost

@@ -89,6 +89,26 @@ class HandshakeRefused(Repeating, frozen=True, kw_only=True):
         return f"refused a handshake from {self.address or 'an unknown address'}{key}: {self.reason}"
 
 
+class CopyDetected(Event, frozen=True, kw_only=True):
+    """Two processes have the key of one party, so a folder was copied or restored. Stays in the status of the party as
+    its alert."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    peer: str
+    """Whose folder it is."""
+    detail: str
+    address: str
+    """Host address of the link that this is about; empty where unknown."""
+    other: str
+    """That of the other process."""
+
+    @property
+    def text(self) -> str:
+        places = f" (it is at {self.address or 'an unknown address'}, the other at {self.other})" if self.other else ""
+        return f"{self.peer}{places}: {self.detail}"
+
+
 class InputNoted(Event, frozen=True, kw_only=True):
     """A reader of images or weights skipped something, or met what looks like a mistake."""
 

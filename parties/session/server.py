@@ -22,6 +22,7 @@ from tacit.parties.links.endpoint import (
 )
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.links.tokens import TokenFile
 from tacit.parties.session import events
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.shell import Hooks, Shell
@@ -54,6 +55,8 @@ class ServerSettings:
     smallest_cohort: int
     join_seconds: float
     grace: float
+    tokens: TokenFile | None = None
+    """By which copies of folders, of clients or its own, are noticed; None: by nothing."""
     enough_seconds: float | None = None
     """How long to gather before as few as a round takes are enough; None: as long as join_seconds."""
     participants: int | None = None
@@ -140,7 +143,9 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     async def run(self) -> Ended:
         """Listen, run the rounds, and return how the session ended. EndpointError if it cannot listen."""
         settings = self._settings
-        async with await ServerEndpoint.bind(settings.address, keys=settings.keys, roster=settings.roster) as endpoint:
+        async with await ServerEndpoint.bind(
+            settings.address, keys=settings.keys, roster=settings.roster, tokens=settings.tokens
+        ) as endpoint:
             # Which port the system chose, if it did, is known from now on.
             self._settings = replace(settings, address=endpoint.address)
             self._event_log.write(

@@ -124,6 +124,13 @@ MEASURES: Final = (
         (),
         lambda state: [((), state.rounds[-1].number if state.rounds else 0)],
     ),
+    Measure(
+        "tacit_copies_detected",
+        "counter",
+        "Links that show that the folder of a client, or of the server, is in use twice.",
+        (),
+        lambda state: [((), len(state.copies))],
+    ),
     Measure("tacit_last_round_seconds", "gauge", "How long the last round that is over took.", (), _last_round),
     Measure(
         "tacit_accuracy", "gauge", "Test accuracy of the model after the last completed round, 0 to 1.", (), _accuracy

@@ -1,0 +1,118 @@
+"""Tokens by which a copied folder of a party is noticed.
+
+Whoever has a key is admitted, and so is a copy of the folder that the key is in: a clone of a machine, an old backup, a
+stolen disk. So a client that starts presents the token of its last start, and a fresh one in its place; the server
+keeps the fresh one. Of two folders with one key only that which started last has the token that the server knows. Both
+sides count the starts. A client that presents an older token is a copy; a server to which a client presents a newer
+one than it knows is a copy itself.
+
+Either side has its tokens in a JSON file, by the names of its peers. It is on the disk before the other side sees a
+token. An owner who has made sure that there is one folder takes the peer out of the file, or removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from enum import Enum
+from hmac import compare_digest
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tacit.models.file_system import FILES, FileSystem, replace_file
+from tacit.parties.links.keys import encode_key
+from tacit.protocol.core.roster import Member
+
+TOKEN_BYTES: Final = 16
+_NONE: Final = bytes(TOKEN_BYTES)
+_PRESENTED: Final = struct.Struct(f"<Q{TOKEN_BYTES}s{TOKEN_BYTES}s")
+
+
+class TokenFileError(OSError):
+    """Tokens cannot be read or written; the message names the file and what to do."""
+
+
+class Verdict(Enum):
+    """What the server finds of a token. The values are those of the wire."""
+
+    CURRENT = b""
+    COPY = b"copy"
+    """The client started elsewhere since: its folder is a copy, or a backup."""
+    OLD_SERVER = b"old"
+    """The client was at another server of this key since: the server's own folder is."""
+    REPLACED = b"replaced"
+    """Of a link that was in use: a process with the current token has taken its place."""
+
+
+class _Token(msgspec.Struct):
+    signing: str
+    """The peer's public key. Another one begins anew."""
+    count: int = 0
+    """Starts that both sides know of."""
+    token: bytes = _NONE
+    fresh: bytes = _NONE
+    """Presented by a client with the next start, and not yet accepted."""
+
+
+class TokenFile:
+    """The tokens of one party. probe: what a client presents is not spent, as by who only looks whether it would be let
+    in. Raises TokenFileError."""
+
+    def __init__(self, path: Path, files: FileSystem = FILES, *, probe: bool = False) -> None:
+        self._path = path
+        self._probe = probe
+        self._files = files
+        try:
+            self._tokens = msgspec.json.decode(files.read(path), type=dict[str, _Token])
+        except FileNotFoundError:
+            self._tokens = {}
+        except (OSError, msgspec.MsgspecError) as error:
+            raise TokenFileError(f"{path} cannot be read ({error}): make it accessible, or restore it") from None
+
+    def present(self, server: Member) -> bytes:
+        """What a client's greeting presents to its server."""
+        own = self._of(server)
+        if self._probe and own.fresh == _NONE:
+            return _PRESENTED.pack(own.count, own.token, own.token)
+        if own.fresh == _NONE:
+            own.fresh = os.urandom(TOKEN_BYTES)
+            self._save()
+        return _PRESENTED.pack(own.count, own.token, own.fresh)
+
+    def accepted(self, server: Member) -> bytes:
+        """The server has accepted what was presented last; returns what further links of this process present."""
+        own = self._of(server)
+        if own.fresh != _NONE and not self._probe:
+            own.count, own.token, own.fresh = own.count + 1, own.fresh, _NONE
+            self._save()
+        return _PRESENTED.pack(own.count, own.token, own.token)
+
+    def judge(self, client: Member, presented: bytes) -> Verdict:
+        """Judge what a client's greeting presents, and keep its fresh token."""
+        known = self._of(client)
+        if len(presented) != _PRESENTED.size:
+            # It shows no token: nothing was ever agreed on with it, or it is another program with its key.
+            return Verdict.COPY if known.count else Verdict.CURRENT
+        count, token, fresh = _PRESENTED.unpack(presented)
+        if compare_digest(fresh, known.token):
+            return Verdict.CURRENT
+        if known.count and not compare_digest(token, known.token):
+            return Verdict.OLD_SERVER if count > known.count else Verdict.COPY
+        known.count, known.token = count + 1, fresh
+        self._save()
+        return Verdict.CURRENT
+
+    def _of(self, peer: Member) -> _Token:
+        signing = encode_key(peer.signing_public)
+        found = self._tokens.get(peer.name)
+        if found is None or found.signing != signing:
+            found = self._tokens[peer.name] = _Token(signing)
+        return found
+
+    def _save(self) -> None:
+        try:
+            replace_file(self._path, msgspec.json.encode(self._tokens), self._files)
+        except OSError as error:
+            raise TokenFileError(f"{self._path} cannot be written ({error.strerror}): make room there") from None
