@@ -75,7 +75,7 @@ from tacit.parties.inference.private_model import AskedModel, OwnedModel
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.policy import ProposedTask
 from tacit.parties.learning.task import class_digest, configure
-from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
+from tacit.parties.links.client_endpoint import ClientEndpoint, CopyError, NotAdmittedError
 from tacit.parties.links.endpoint import IPC, EndpointError, Received, host_of, resolve
 from tacit.parties.links.keys import PartyKeys, generate, load
 from tacit.parties.links.roster import check_own, read_roster
@@ -263,14 +263,17 @@ async def _answer(
         version=peer.kinds.version, type=question.TYPE, sender=keys.name, round=0, sequence=0, link=int(resumes),
         session=secrets.token_bytes(32) if resumes else NO_SESSION,
     )  # fmt: skip
-    with suppress(TimeoutError, EndpointError):
+    try:
         async with asyncio.timeout(seconds):
             await endpoint.send(encode(question, envelope))
             while True:
                 event = await endpoint.receive()
                 if isinstance(event, Received):
                     return tuple(map(bytes, event.frames))
-    return ()
+    except CopyError:
+        raise
+    except (TimeoutError, EndpointError):
+        return ()
 
 
 def check_version(peer: Peer, address: str, frames: Sequence[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 
 from tacit.parties.session.event_log import read
-from tacit.parties.session.events import ClientRoundEnded
+from tacit.parties.session.events import ClientRoundEnded, CopyDetected
 from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
@@ -174,3 +175,30 @@ def test_who_is_stopped_says_so(hosts: Hosts) -> None:
     server.until("only 2 clients are there")
     server.signal(signal.SIGTERM)
     assert server.end() == 130, server.everything
+
+
+def test_a_copied_folder_never_takes_a_place_silently(hosts: Hosts) -> None:
+    """The copy has the current token, and goes on; the original ends, and is refused when it starts again."""
+    hosts.experiment(rounds=10_000)
+    server = hosts.start("server", "server", "party.toml", "experiment.toml")
+    clients = join(hosts)
+    server.until("round 2 of 10000 completed")
+    shutil.copytree(hosts.path / "client-1", hosts.path / "copy")
+    copy = hosts.start("copy", "client", "party.toml")
+    assert clients["client-1"].end() == 1
+    (line,) = clients["client-1"].complained
+    assert re.search(r"another process of 'client-1' \(127\.0\.0\.1\) took the place of this one", line)
+    again = hosts.run("client-1", "client", "party.toml", "--stay")
+    assert again.process.returncode == 1
+    (line,) = again.complained
+    assert "'client-1' started elsewhere since (127.0.0.1), so this folder is a copy or a backup" in line
+    preflight = hosts.run("client-1", "preflight", "party.toml")
+    assert "started elsewhere since" in preflight.everything
+    server.until("client-1 .it is at 127.0.0.1, the other at 127.0.0.1.: its folder is a copy or a backup")
+    copy.until("completed")
+    for name in ("server", "client-1"):
+        assert "copy or a backup" in status(hosts, name)["alert"]["detail"]
+    server.signal(signal.SIGTERM)
+    server.end()
+    logged = read(hosts.path / "server" / "state" / "runs" / "0001-small" / "events" / "server.jsonl")
+    assert {event.address for event in logged if isinstance(event, CopyDetected)} == {"127.0.0.1"}

@@ -10,6 +10,7 @@ from tacit.parties.runs.incidents import Incident, incidents
 from tacit.parties.runs.state import RunState
 from tacit.parties.session.events import (
     ConfigurationProposed,
+    CopyDetected,
     ListeningStarted,
     RosterUpdated,
     RoundEnded,
@@ -148,3 +149,10 @@ def test_whose_absence_is_new_is_told_once() -> None:
         (4, "absent", f"Round 4 began without b, c and d ({killed}), a ({lost})."),
         (6, "absent", f"Round 6 began without b ({killed})."),
     ]
+
+
+def test_a_copied_folder_is_an_incident() -> None:
+    copy = CopyDetected(peer="client-1", detail="it presents an old token", address="10.0.0.8", other="10.0.0.9")
+    (found,) = told(*server(CONFIGURED, begun(1), done(1), copy, OVER))
+    assert (found.session, found.round, found.what) == (1, 1, "copy")
+    assert found.text == "client-1 (it is at 10.0.0.8, the other at 10.0.0.9): it presents an old token."

@@ -14,7 +14,7 @@ import pytest
 
 from tacit.parties.runs.experiment import load
 from tacit.parties.runs.reading import recorded
-from tacit.parties.session.events import HandshakeRefused, LinkLost, LinkOpened
+from tacit.parties.session.events import CopyDetected, HandshakeRefused, LinkLost, LinkOpened
 from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.session.events import ClientJoined
 from tacit.simulate.dashboard.server import Dashboard, listening
@@ -92,6 +92,7 @@ def eventful(script: Any) -> Any:
         run.log("server", ClientJoined(member=name))
     reason = "this key is not in the roster"
     run.log("server", HandshakeRefused(reason=reason, public_key="Z" * 40, address="10.0.0.7"))
+    run.log("server", CopyDetected(peer="client-1", detail="an old token", address="10.0.0.8", other="10.0.0.9"))
     run.round(1)
     run.round(2, dropped={"client-2": False}, killed=["client-2"])
     run.log("server", LinkLost(peer="client-2"))

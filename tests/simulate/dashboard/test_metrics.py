@@ -50,6 +50,7 @@ def test_the_figures_are_those_of_the_run(state: RunState) -> None:
     assert found["tacit_dropouts_total", "MASKED_INPUT"] == 1
     assert found["tacit_refused_messages_total", "VECTOR"] == 1
     assert found["tacit_refused_handshakes_total",] == 1
+    assert found["tacit_copies_detected_total",] == 1
     assert found["tacit_process_resident_memory_bytes",] > 1e6
     assert found["tacit_process_open_fds",] > 3
 

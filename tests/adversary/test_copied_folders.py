@@ -84,6 +84,7 @@ def house(tmp_path: Path, keys: Keys, roster: Roster) -> House:
     return House(tmp_path, keys, roster)
 
 
+@pytest.mark.threat("stranger/copied-folder")
 @pytest.mark.asyncio
 async def test_an_old_token_is_refused_and_the_link_in_use_goes_on(house: House) -> None:
     async with await house.serve("server"):
@@ -104,6 +105,7 @@ async def test_an_old_token_is_refused_and_the_link_in_use_goes_on(house: House)
                 await house.heard(second, b"goes on")
 
 
+@pytest.mark.threat("stranger/copied-folder")
 @pytest.mark.asyncio
 async def test_a_start_with_the_current_token_takes_the_place_and_the_former_process_is_told(house: House) -> None:
     async with await house.serve("server"):
@@ -118,6 +120,7 @@ async def test_a_start_with_the_current_token_takes_the_place_and_the_former_pro
             await house.heard(clone)
 
 
+@pytest.mark.threat("stranger/copied-folder")
 @pytest.mark.asyncio
 async def test_starts_of_one_folder_are_no_copies(house: House, until: Callable) -> None:
     """Also where the server starts again, and where the answer to a greeting never came."""
@@ -133,6 +136,7 @@ async def test_starts_of_one_folder_are_no_copies(house: House, until: Callable)
             assert await until(server, LinkLost) == LinkLost("alice")
 
 
+@pytest.mark.threat("stranger/copied-folder")
 @pytest.mark.asyncio
 async def test_a_server_on_a_copy_of_its_folder_is_told_by_its_clients(house: House) -> None:
     async with await house.serve("server"), await house.start("alice") as client:
@@ -150,6 +154,7 @@ async def test_a_server_on_a_copy_of_its_folder_is_told_by_its_clients(house: Ho
         await house.heard(client)
 
 
+@pytest.mark.threat("stranger/copied-folder")
 def test_who_only_looks_spends_no_token(tmp_path: Path, roster: Roster) -> None:
     server, alice = roster.server, roster.member("alice")
     own, at_server = TokenFile(tmp_path / "alice"), TokenFile(tmp_path / "server")
@@ -167,6 +172,7 @@ def test_who_only_looks_spends_no_token(tmp_path: Path, roster: Roster) -> None:
         assert before == ((tmp_path / "alice").read_bytes(), (tmp_path / "server").read_bytes())
 
 
+@pytest.mark.threat("stranger/copied-folder")
 def test_tokens_are_of_keys(tmp_path: Path, roster: Roster) -> None:
     """A member with other keys begins anew, also in the folder that it had before."""
     server, alice = roster.server, roster.member("alice")
@@ -180,6 +186,7 @@ def test_tokens_are_of_keys(tmp_path: Path, roster: Roster) -> None:
     assert other.judge(alice, own.present(generate("server").member("server"))) is Verdict.CURRENT
 
 
+@pytest.mark.threat("stranger/copied-folder")
 def test_what_is_no_token_is_that_of_a_copy_once_there_is_one(tmp_path: Path, roster: Roster) -> None:
     alice, at_server = roster.member("alice"), TokenFile(tmp_path / "server")
     for presented in (b"", b"x", os.urandom(500)):
@@ -189,6 +196,7 @@ def test_what_is_no_token_is_that_of_a_copy_once_there_is_one(tmp_path: Path, ro
         assert at_server.judge(alice, presented) is Verdict.COPY
 
 
+@pytest.mark.threat("stranger/copied-folder")
 def test_a_file_that_is_none_is_named(tmp_path: Path, roster: Roster) -> None:
     path = tmp_path / "tokens.json"
     path.write_text("{")
