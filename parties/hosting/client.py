@@ -167,14 +167,14 @@ class ClientWork:
     async def run(self) -> Ended:
         """Join and take part; returns how the session ended, after which another one follows where it was `first`.
         ValueError, OSError, JournalError and EndpointError say what the owner can mend."""
-        job = self._job
+        job, tokens = self._job, TokenFile(self._job.tokens)
         settings = ClientSettings(
             address=job.address,
             keys=job.keys,
             roster=job.roster,
             policy=job.policy,
-            journal=JournalFile(job.journal),
-            tokens=TokenFile(job.tokens),
+            journal=JournalFile(job.journal, tokens=tokens),
+            tokens=tokens,
             patience=job.patience,
             grace=job.grace,
             connect_seconds=job.connect_seconds,

@@ -671,7 +671,8 @@ def check_journal(file: ClientFile, keys: PartyKeys, roster: Roster) -> str:
     """The client's former rounds can be read, and it is in its former group."""
     if _running(file):
         raise NotReady("a process of this party has it now", "untested")
-    lines = JournalFile(PartyFolder(Path(file.directory)).journal(keys.name)).read()
+    folder = PartyFolder(Path(file.directory))
+    lines = JournalFile(folder.journal(keys.name), tokens=TokenFile(folder.tokens)).read()
     check_group(journalled_group(lines), roster, keys.name)
     stages = sum(isinstance(line, JournalEntry) for line in lines)
     return f"{stages} stages of rounds" if lines else "empty: this client was in no round yet"

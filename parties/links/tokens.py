@@ -8,12 +8,16 @@ one than it knows is a copy itself.
 
 Either side has its tokens in a JSON file, by the names of its peers. It is on the disk before the other side sees a
 token. An owner who has made sure that there is one folder takes the peer out of the file, or removes it.
+
+The file of a client also counts the lines of its journal. So a journal that was restored alone is shorter than this
+file says, and a folder that was restored whole has an old token.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import threading
 from enum import Enum
 from hmac import compare_digest
 from pathlib import Path
@@ -56,6 +60,12 @@ class _Token(msgspec.Struct):
     """Presented by a client with the next start, and not yet accepted."""
 
 
+class _Kept(msgspec.Struct, omit_defaults=True):
+    peers: dict[str, _Token] = {}
+    journal: int = 0
+    """Lines that a client's journal has at least."""
+
+
 class TokenFile:
     """The tokens of one party. probe: what a client presents is not spent, as by who only looks whether it would be let
     in. Raises TokenFileError."""
@@ -63,11 +73,13 @@ class TokenFile:
     def __init__(self, path: Path, files: FileSystem = FILES, *, probe: bool = False) -> None:
         self._path = path
         self._probe = probe
+        # The journal is written by another thread than that which hears the peers.
+        self._turn = threading.Lock()
         self._files = files
         try:
-            self._tokens = msgspec.json.decode(files.read(path), type=dict[str, _Token])
+            self._kept = msgspec.json.decode(files.read(path), type=_Kept)
         except FileNotFoundError:
-            self._tokens = {}
+            self._kept = _Kept()
         except (OSError, msgspec.MsgspecError) as error:
             raise TokenFileError(f"{path} cannot be read ({error}): make it accessible, or restore it") from None
 
@@ -104,15 +116,27 @@ class TokenFile:
         self._save()
         return Verdict.CURRENT
 
+    @property
+    def journal(self) -> int:
+        """Lines that the journal of this client has at least."""
+        return self._kept.journal
+
+    def journal_written(self, lines: int) -> None:
+        """So many lines of the journal are on the disk."""
+        if lines > self._kept.journal:
+            self._kept.journal = lines
+            self._save()
+
     def _of(self, peer: Member) -> _Token:
         signing = encode_key(peer.signing_public)
-        found = self._tokens.get(peer.name)
+        found = self._kept.peers.get(peer.name)
         if found is None or found.signing != signing:
-            found = self._tokens[peer.name] = _Token(signing)
+            found = self._kept.peers[peer.name] = _Token(signing)
         return found
 
     def _save(self) -> None:
         try:
-            replace_file(self._path, msgspec.json.encode(self._tokens), self._files)
+            with self._turn:
+                replace_file(self._path, msgspec.json.encode(self._kept), self._files)
         except OSError as error:
             raise TokenFileError(f"{self._path} cannot be written ({error.strerror}): make room there") from None

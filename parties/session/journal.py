@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from tacit.models.file_system import FILES, FileSystem
+from tacit.parties.links.tokens import TokenFile
 from tacit.parties.session.event_log import remove_incomplete_line
 from tacit.protocol.session.rounds import JournalEntry as JournalEntry
 from tacit.protocol.session.rounds import JournalLine
@@ -28,8 +29,11 @@ class JournalError(Exception):
 class JournalFile:
     """The journal of one client in one file; a missing file is an empty journal."""
 
-    def __init__(self, path: Path, files: FileSystem = FILES) -> None:
+    def __init__(self, path: Path, files: FileSystem = FILES, *, tokens: TokenFile | None = None) -> None:
+        """tokens: of the party, which know how long its journal is; None: nobody does."""
         self._path = path
+        self._tokens = tokens
+        self._lines = 0
         self._files = files
         self._named = False
         """Whether the name of the file is on the disk for sure."""
@@ -55,17 +59,25 @@ class JournalFile:
         """Every line. A line cut off by a crash was never relied on, and is skipped."""
         try:
             lines = remove_incomplete_line(self._path, self._files).splitlines()
-            return [_DECODER.decode(line) for line in lines]
+            entries = [_DECODER.decode(line) for line in lines]
         except FileNotFoundError:
-            return []
+            entries = []
         except (OSError, msgspec.MsgspecError) as error:
             raise JournalError(f"{self._path} cannot be read ({error}): restore it, or start with new keys") from error
+        self._lines = len(entries)
+        if self._tokens is not None and self._lines < (known := self._tokens.journal):
+            raise JournalError(
+                f"{self._path} has {self._lines} lines, and {known} were written: it is a backup, or was removed, "
+                "and has forgotten rounds, and what they cost of the budget; restore the newest one, or make new keys"
+            )
+        return entries
 
     def write(self, entry: JournalLine) -> None:
         """Append, and return when it is on the disk."""
         try:
             self._files.append(self._path, msgspec.json.encode(entry) + b"\n")
             self._files.synchronise(self._path)
+            self._lines += 1
             if not self._named:
                 # Without this a failure of power may take a new file away, although its content is on the disk; new it
                 # may be even where it is not empty, if the process that made it was killed here.
@@ -75,3 +87,5 @@ class JournalFile:
             raise JournalError(
                 f"{self._path} cannot be written ({error.strerror}): make room, then start again"
             ) from error
+        if self._tokens is not None:
+            self._tokens.journal_written(self._lines)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tacit.parties.links.tokens import TokenFile
 from tacit.parties.session.journal import JournalError, JournalFile
 from tacit.protocol.session.rounds import JournalEntry
 
@@ -35,6 +36,31 @@ def test_what_was_written_is_read_in_its_order(tmp_path: Path) -> None:
     for entry in (entered(1), entered(1, 0.5), entered(2)):
         JournalFile(path).write(entry)
     assert JournalFile(path).read() == [entered(1), entered(1, 0.5), entered(2)]
+
+
+def test_a_restored_or_removed_journal_is_refused(tmp_path: Path) -> None:
+    """By a backup of it two updates were spent twice, without a word: the file of tokens knows how long it was."""
+    path, tokens = tmp_path / "alice.jsonl", tmp_path / "tokens.json"
+
+    def opened() -> JournalFile:
+        journal = JournalFile(path, tokens=TokenFile(tokens))
+        journal.open("alice")
+        return journal
+
+    journal = opened()
+    journal.write(entered(1, 0.5))
+    backup = path.read_bytes()
+    journal.write(entered(2, 0.5))
+    journal.close()
+    opened().close()
+    path.write_bytes(backup)
+    with pytest.raises(JournalError, match=r"has 1 lines, and 2 were written: it is a backup, or was removed"):
+        JournalFile(path, tokens=TokenFile(tokens)).read()
+    path.unlink()
+    with pytest.raises(JournalError, match="has 0 lines, and 2 were written"):
+        JournalFile(path, tokens=TokenFile(tokens)).read()
+    path.write_bytes(backup + backup)
+    opened().close()
 
 
 def test_the_journal_of_release_0_2_is_read(tmp_path: Path) -> None:
