@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -92,26 +91,6 @@ def test_the_json_file_has_all_figures(tmp_path: Path, isic: Path) -> None:
     assert "training images by centre: 0: 8, 1: 8, 2: 8\n" in result.stdout
 
 
-def test_the_command_line_overrides_the_experiment(tmp_path: Path) -> None:
-    experiment = tmp_path / "experiment.toml"
-    experiment.write_text('[federation]\nclients = 3\nseed = 7\n[data]\npartition = "iid"\n', encoding="utf-8")
-    figures = tmp_path / "figures.json"
-
-    def read(*arguments: str) -> dict[str, Any]:
-        assert inspect(experiment, *arguments, "--json", figures).exit_code == 0
-        return check_output(figures, "data")
-
-    plain = read()
-    assert (plain["partition"], plain["seed"], plain["alpha"], len(plain["clients_by_class"])) == ("iid", 7, None, 3)
-    changed = read("--partition", "dirichlet", "--alpha", "5", "--clients", "4", "--seed", "8")
-    assert (changed["partition"], changed["seed"], changed["alpha"]) == ("dirichlet", 8, 5.0)
-    assert len(changed["clients_by_class"]) == 4
-    archive = tmp_path / "images.npz"
-    images, labels = np.zeros((6, 4, 4), dtype=np.uint8), np.zeros(6, dtype=np.int64)
-    np.savez(archive, x_train=images, y_train=labels, x_test=images, y_test=labels)
-    assert read("--source", str(archive))["train"] == 6
-
-
 MISTAKES = [
     (["--source", "cifar10"], 'command line: data.source "cifar10" needs data.directory'),
     (["--source", "femnist"], 'command line: data.source "femnist" is unknown'),
@@ -133,13 +112,6 @@ def test_a_mistake_is_one_line_and_status_2(arguments: list[str], message: str) 
     assert message in result.stderr
     assert result.stderr.startswith("tacit: ")
     assert result.stderr.count("\n") == 1
-
-
-def test_an_unreadable_image_is_named(isic: Path) -> None:
-    (isic / "ISIC_2019_Training_Input_preprocessed" / "i3.jpg").write_bytes(b"")
-    result = inspect("--source", "fed-isic2019", "--directory", isic)
-    assert result.exit_code == 2
-    assert "i3.jpg is not a readable image" in result.stderr
 
 
 def test_the_parts_of_a_division_become_files(tmp_path: Path) -> None:

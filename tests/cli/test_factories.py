@@ -66,17 +66,6 @@ def test_what_is_not_installed_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
-def test_other_commands_leave_functions_alone(tmp_path: Path, tacit: Invoke) -> None:
-    path = written(tmp_path / "own.toml")
-    for command, message in (
-        (("data", "inspect", path), "data.factory: only a client of a federation calls it"),
-        (("distill", path, "--out", tmp_path / "student"), "only a federation takes it; leave it out"),
-    ):
-        refused = tacit(*command)
-        assert refused.exit_code == 2, refused.stderr
-        assert message in " ".join(refused.stderr.split())
-
-
 @pytest.fixture
 def hosts(tmp_path: Path) -> Path:
     """A folder for each party, with its key and the roster."""
@@ -104,14 +93,6 @@ def line(result: Result, check: str) -> str:
     """What preflight says of this."""
     (found,) = re.findall(rf"^{check} +(.*)", result.stdout, flags=re.MULTILINE)
     return " ".join(found.split())
-
-
-def test_a_client_whose_data_are_not_installed_is_refused(hosts: Path, tacit: Invoke) -> None:
-    path = client(hosts, "not_there:share")
-    refused = tacit("client", path)
-    assert refused.exit_code == 2
-    wanted = f'tacit: {path}: data.factory = "not_there:share": there is no module not_there; install it'
-    assert wanted in " ".join(refused.stderr.split())
 
 
 def test_preflight_looks_at_functions(hosts: Path, tacit: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from tacit.cli.screen import MOST_ROWS, PartyTable
 from tacit.parties.runs.events import PartyExited, PartyFailed
 from tacit.parties.runs.state import RunState
-from tacit.parties.session.events import HeartbeatSent, PhaseEnded, TrafficCounted, WaitingChanged
+from tacit.parties.session.events import HeartbeatSent, PhaseEnded, WaitingChanged
 from tacit.protocol.core.events import Event
 from tacit.protocol.session.events import RoundStarted
 from tacit.protocol.sum.states import Phase
@@ -65,10 +65,6 @@ def phase(next: Phase) -> PhaseEnded:
     return PhaseEnded(round=1, phase=Phase.SESSION, seconds=1.0, next=next)
 
 
-def traffic(*, sent: int, received: int) -> TrafficCounted:
-    return TrafficCounted(round=1, phase=Phase.TRAIN, sent=sent, received=received)
-
-
 def names(rows: Iterable[list[str]]) -> list[str]:
     return [row[0] for row in rows]
 
@@ -81,28 +77,6 @@ def test_phases_are_timed_apart_from_signs_of_life(run: Run) -> None:
     assert run.cells() == [["client-1", "masked input", "6 s", "0 bytes", "0 bytes", "2 s ago", ""]]
     run.take("client-1", phase(Phase.TRAIN))
     assert run.cells()[0][1:3] == ["train", "0 s"]
-
-
-def test_how_much_of_the_training_is_done_stands_beside_the_phase(run: Run) -> None:
-    run.take("client-1", phase(Phase.TRAIN))
-    run.take("client-1", HeartbeatSent(done=0.25))
-    assert run.cells()[0][1] == "train 25%"
-    run.take("client-1", traffic(sent=1, received=1))
-    assert run.cells()[0][1] == "train"
-
-
-def test_traffic_adds_up(run: Run) -> None:
-    run.take("client-1", traffic(sent=1_500_000, received=200_000))
-    run.take("client-1", traffic(sent=1_000_000, received=0))
-    run.take("client-2", traffic(sent=0, received=300_000))
-    assert [row[3:5] for row in run.cells()] == [["2.5 MB", "200 kB"], ["0 bytes", "300 kB"]]
-
-
-def test_a_server_that_waits_says_for_whom_and_how_long(run: Run) -> None:
-    run.take(SERVER, phase(Phase.UNMASK))
-    run.take(SERVER, WaitingChanged(on=["client-1", "client-2"]))
-    run.seconds += 5
-    assert run.cells() == [[SERVER, "unmask", "5 s", "0 bytes", "0 bytes", "5 s ago", "client-1, client-2 (5 s)"]]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ import torch
 from click.testing import Result
 
 from tacit.cli.output import outcome
-from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import mark_release
-from tacit.parties.runs.experiment import Experiment, load_as, parse
+from tacit.parties.runs.experiment import Experiment, parse
 from tests.simulate.conftest import summed_up
 
 Invoke = Callable[..., Result]
@@ -70,11 +69,6 @@ def test_a_model_that_no_memory_holds(tacit: Invoke, tmp_path: Path, command: st
     assert not (tmp_path / "run").exists()
 
 
-def test_a_missing_experiment_file(tacit: Invoke, tmp_path: Path) -> None:
-    line = complaint(tacit("simulate", tmp_path / "none.toml"))
-    assert line == f"{tmp_path / 'none.toml'}: cannot be read: No such file or directory"
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -116,34 +110,6 @@ def test_arguments_that_are_none(tacit: Invoke, command: str, arguments: list[st
     assert line.endswith(f"; `{' '.join(['tacit', *words])} --help` lists what there is")
 
 
-FAULTS = (
-    ("--drop", "client-2", "write PARTY@PHASE or PARTY@PHASE:ROUND, such as client-2@MASKED_INPUT:3"),
-    ("--stall", "client-2@MASKING", "MASKING is no phase; they are ADVERTISE_KEYS, SHARE_KEYS, TRAIN"),
-    ("--restart", "client-9@TRAIN", "client-9 is no party of this run; they are server, client-1, client-2"),
-    ("--cheat", "client-2@lies", "lies is no cheat; they are words, commitment, complaint, upload"),
-    ("--cheat", "server@words", "server is no client of this run; they are client-1, client-2, client-3, client-4"),
-    ("--cheat", "client-2@words:0", "write CLIENT@HOW or CLIENT@HOW:ROUND, such as client-2@words:3"),
-    ("--slow", "client-2:fast", "write PARTY:KBIT with a speed above 0, such as client-2:500"),
-)
-
-
-def test_a_bad_notation_of_a_fault_is_one_line(tacit: Invoke, tmp_path: Path, small: Path) -> None:
-    wrong = {}
-    for option, text, expected in FAULTS:
-        result = tacit("simulate", small, option, text, "--out", tmp_path / "run")
-        lines = result.stderr.splitlines()
-        if (result.exit_code, len(lines)) != (2, 1) or not lines[0].startswith(f"tacit: {option} {text}: {expected}"):
-            wrong[option, text] = result.output
-    assert wrong == {}
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_section_of_another_command(tacit: Invoke, tmp_path: Path) -> None:
-    (tmp_path / "student.toml").write_text("[distillation]\nlayer_epochs = 1")
-    line = complaint(tacit("simulate", tmp_path / "student.toml"))
-    assert line.endswith("there is no such key; it is a section of `tacit distill` alone; leave it out for others")
-
-
 def test_an_output_directory_in_use(tacit: Invoke, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").touch()
@@ -153,17 +119,6 @@ def test_an_output_directory_in_use(tacit: Invoke, tmp_path: Path) -> None:
         line = complaint(tacit("simulate", "--out", path))
         assert line.startswith(f"{path} exists already: choose another directory with --out, or continue that run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
-
-
-def test_an_output_directory_that_cannot_be_made(tacit: Invoke, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    line = complaint(tacit("simulate", "--out", tmp_path / "file" / "run"))
-    assert line == f"{tmp_path}/file/run cannot be made: Not a directory; choose another with --out"
-
-
-def test_resuming_what_is_no_run(tacit: Invoke, tmp_path: Path) -> None:
-    line = complaint(tacit("simulate", "--resume", tmp_path))
-    assert line == f"{tmp_path} is no run directory that can be resumed: experiment.toml is missing"
 
 
 @pytest.mark.parametrize(
@@ -214,11 +169,6 @@ def test_the_printed_configuration_is_the_default(tacit: Invoke) -> None:
     result = tacit("config")
     assert result.exit_code == 0
     assert parse(result.stdout, "config") == Experiment()
-
-
-def test_the_printed_configuration_of_an_adaptation_is_its_default(tacit: Invoke, tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text(tacit("config", "--adaptation").stdout)
-    assert load_as(AdaptationExperiment, tmp_path / "own.toml") == AdaptationExperiment()
 
 
 def test_what_is_asked_first_loads_nothing_slow() -> None:

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import __main__ as command
-from tests.mutants.campaign import Candidate, Score, candidates, sample
+from tests.mutants.campaign import candidates
 from tests.mutants.excused import excused
 from tests.mutants.forked import Job, Limit, run
-from tests.mutants.operators import Defect, defects, planted
+from tests.mutants.operators import defects, planted
 from tests.mutants.planted import NotPlantable, loaded, plant
-from tests.mutants.selection import Selection
 
 SOURCE = '''
 def choose(a: int, b: int = 2) -> int:
@@ -74,20 +73,6 @@ def test_every_defect_is_planted_once_and_alone() -> None:
         differences = [(was, now) for was, now in zip(whole, spoiled, strict=True) if was != now]
         assert len(differences) == 1, defect
         assert texts[defect.line, defect.description] in differences[0][1]
-
-
-@pytest.mark.parametrize("number", [-1, len(EXPECTED)])
-def test_there_are_no_other_defects(number: int) -> None:
-    with pytest.raises(IndexError, match=f"none of number {number}"):
-        planted(SOURCE, number)
-
-
-def test_the_statement_of_a_defect_is_known_where_it_is_in_a_function() -> None:
-    found = {
-        defect.line: defect.statement
-        for defect in defects("LIMIT = 1\ndef ask(n=2):\n    return (\n        n + LIMIT)")
-    }
-    assert found == {1: 0, 2: 0, 4: 3}
 
 
 def test_code_is_exchanged_in_a_loaded_module_also_for_who_has_a_function_by_name(tmp_path: Path) -> None:
@@ -154,42 +139,6 @@ SPOILT: list[int] = []
 def test_an_exception_in_a_child_is_no_result() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)the job: .*ZeroDivisionError"):
         list(run([Job("the job", lambda: str(1 // 0), 30.0, 60.0)], 1))
-
-
-def test_tests_of_a_line_are_ordered_by_function_then_by_what_they_cost_and_bounded() -> None:
-    seconds = {"x[1]": 0.1, "x[2]": 0.2, "x[3]": 0.3, "y": 0.4, "z": 100.0}
-    selection = Selection({("a.py", 3): frozenset(seconds), ("a.py", 17): frozenset("y")}, seconds)
-    assert selection.of("a.py", [3]) == ["x[1]", "y", "x[2]", "x[3]"]
-    assert selection.of("a.py", [14, 17]) == ["y"]
-    assert selection.of("a.py", [0]) == selection.of("a.py", [3])
-    assert selection.of("a.py", [14]) == selection.of("b.py", [0]) == []
-
-
-def test_who_alone_is_close_by_is_asked_too() -> None:
-    seconds = {f"x{number}": 0.1 for number in range(9)} | {"z": 1.0}
-    selection = Selection({("a.py", 3): frozenset(seconds), ("a.py", 4): frozenset("z")}, seconds)
-    assert selection.of("a.py", [3])[:3] == ["x0", "z", "x1"]
-
-
-def test_who_noticed_defects_of_a_file_is_asked_first() -> None:
-    selection = Selection({("a.py", 3): frozenset("xy"), ("b.py", 3): frozenset("xy")}, {"x": 1.0, "y": 1.1})
-    for _ in range(3):
-        assert selection.of("a.py", [3])[0] in "xy"
-        selection.learn("a.py", ["x", "y"], "y")
-    assert (selection.of("a.py", [3]), selection.of("b.py", [3])) == (["y", "x"], ["x", "y"])
-
-
-def test_a_sample_follows_from_its_seed_and_so_does_every_part_of_it() -> None:
-    found = [Candidate("m", "m.py", Defect(number, number, number, "")) for number in range(50)]
-    everything = sample(found, None, 1)
-    assert (len(everything), {*everything}) == (50, {*found})
-    assert everything != found
-    assert sample(found, 10, 1) == everything[:10] != sample(found, 10, 2)
-
-
-def test_the_interval_is_wilsons() -> None:
-    assert Score(45, 50).share == 0.9
-    assert Score(45, 50).interval == pytest.approx((0.7864, 0.9565), abs=1e-4)
 
 
 MACHINE = "tacit.protocol.core.machine"

@@ -13,7 +13,7 @@ from tacit.parties.runs.state import RunState
 from tacit.protocol.core.errors import Code
 from tacit.protocol.session.events import RoundStarted
 from tacit.protocol.sum.states import Phase
-from tacit.simulate.dashboard.metrics import MEASURES, Metrics
+from tacit.simulate.dashboard.metrics import Metrics
 from tacit.simulate.dashboard.view import Live
 
 
@@ -61,13 +61,6 @@ def test_labels_are_bounded_and_hold_no_names(state: RunState) -> None:
     assert labels <= known
 
 
-def test_nothing_has_happened_yet() -> None:
-    found = read(RunState())
-    assert found["tacit_round_number",] == 0
-    assert ("tacit_accuracy",) not in found
-    assert all(value == 0 for (name, *_), value in found.items() if not name.startswith("tacit_process"))
-
-
 def test_a_round_under_way_is_not_counted(script: Any) -> None:
     run = script()
     run.session()
@@ -77,17 +70,6 @@ def test_a_round_under_way_is_not_counted(script: Any) -> None:
     assert found["tacit_rounds_total", "completed"] == 1
     assert found["tacit_rounds_total", "unfinished"] == 0
     assert (found["tacit_round_number",], found["tacit_last_round_seconds",]) == (2, 3.0)
-
-
-def test_each_has_a_registry_of_its_own(state: RunState) -> None:
-    assert read(state)["tacit_round_number",] == 3
-    assert read(RunState())["tacit_round_number",] == 0
-
-
-def test_names_begin_alike_and_counters_end_as_they_must() -> None:
-    assert all(measure.name.startswith("tacit_") for measure in MEASURES)
-    assert len({measure.name for measure in MEASURES}) == len(MEASURES)
-    assert not any(measure.name.endswith("_total") for measure in MEASURES)
 
 
 def test_over_http(show: Any, eventful: Any) -> None:

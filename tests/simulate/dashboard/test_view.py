@@ -5,8 +5,6 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any
 
-import pytest
-
 from tacit.parties.runs.experiment import load
 from tacit.parties.runs.reading import recorded
 from tacit.parties.session.events import HeartbeatSent, LinkLost, PhaseEnded, SessionEnded, WaitingChanged
@@ -16,7 +14,7 @@ from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.states import Phase
 from tacit.simulate.dashboard.view import MOST_ROWS, MOST_TIMELINES, MOST_WARNINGS, Live, page, sections
 from tacit.simulate.report.reasons import REASONS
-from tests.simulate.conftest import at, ended
+from tests.simulate.conftest import at
 
 
 class Text(HTMLParser):
@@ -52,40 +50,6 @@ def text_of(live: Live) -> str:
     return Text(page(live)).text
 
 
-def test_it_tells_what_happened(eventful: Any) -> None:
-    text = text_of(live_of(eventful))
-    for sentence in (
-        "Round 3 was stopped",
-        "Fewer clients were left than are needed to open the sum. THRESHOLD",
-        "In its words: “only 1 clients sent a vector; 2 are needed”",
-        "Accuracy 25.0% loss 0.667, on the test images",
-        "Rounds 2 completed, of 3",
-        "Connected 3 of 4 clients",
-        "Dropouts 1 in all rounds",
-        "Refusals 2 1 of messages, 1 of handshakes",
-        "client-2 in round 2, masked input: it did not answer in time TIMEOUT is not in the sum",
-        "server refused a message of client-4:",
-        "server lost the link to client-2",
-        "10.0.0.7 this key is not in the roster " + "Z" * 40,
-        "3 aborted THRESHOLD 37.5% 0 of 4 3 s 8.8 kB",
-        "2 completed 25.0% 3 of 4 3 s 8.8 kB",
-        "Nothing opens before 3 of 4 clients help.",
-        "2 sums over 3 to 4 clients",
-    ):
-        assert sentence in text, sentence
-
-
-def test_a_fault_has_a_name(script: Any) -> None:
-    run = script()
-    run.session()
-    live = live_of(run)
-    live.take(at(run.now, "server", RoundStarted(round=1, cohort=run.clients)))
-    fault = {"status": "aborted", "code": "SECRET", "culprit": "client-1", "survivors": []}
-    live.take(at(run.now, "server", ended(1, run.clients, **fault)))
-    assert "At fault: client-1" in text_of(live)
-    assert "not the one that its owner committed to. SECRET" in text_of(live)
-
-
 def test_an_open_round_says_where_it_is_and_who_is_waited_for(script: Any) -> None:
     run = script()
     run.session()
@@ -108,23 +72,6 @@ def test_an_open_round_says_where_it_is_and_who_is_waited_for(script: Any) -> No
     live.take(at(run.now + 4, "server", SessionEnded(code=None, detail="all rounds are done")))
     assert "Ended: all rounds are done" in text_of(live)
     assert "Waits for" not in text_of(live)
-
-
-@pytest.mark.parametrize(
-    ("mode", "phases"),
-    [
-        ("active", "advertise keys share keys train masked input consistency check unmask"),
-        ("semi-honest", "advertise keys share keys train masked input unmask"),
-        ("none", "train masked input"),
-    ],
-)
-def test_a_round_has_the_phases_of_its_mode(script: Any, mode: str, phases: str) -> None:
-    run = script(toml=f'[aggregation]\nmode = "{mode}"\n[policy]\nmodes = ["{mode}"]\n')
-    run.session()
-    live = live_of(run)
-    live.take(at(run.now, "server", RoundStarted(round=1, cohort=run.clients)))
-    assert f"Round 1 of 3 {phases} Accuracy" in text_of(live)
-    assert ("Secure aggregation is off" in text_of(live)) == (mode == "none")
 
 
 def test_what_comes_from_the_network_is_text(eventful: Any) -> None:
@@ -177,13 +124,6 @@ def test_a_long_run_takes_bounded_room(script: Any) -> None:
     assert shown["rounds"].count("<tr>") == 1 + MOST_ROWS
     assert "5 more are in the event logs." in shown["rounds"]
     assert f"{MOST_WARNINGS + 7 - MOST_ROWS} more are in the event logs." in shown["trouble"]
-
-
-def test_on_other_hosts_nobody_owns_the_machine(script: Any) -> None:
-    run = script()
-    run.session()
-    assert "The owner of this machine" in text_of(live_of(run))
-    assert "The owner of this machine" not in text_of(live_of(run, one_machine=False))
 
 
 def test_every_code_has_words() -> None:

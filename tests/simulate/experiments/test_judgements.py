@@ -135,20 +135,7 @@ def test_locked_weights_that_update_as_much_are_found_out(make_row: MakeRow) -> 
     assert [verdict.reproduced for verdict in sawada_fig6.STUDY.judge(results)] == [True, False, True, False]
 
 
-def test_the_distance_is_that_of_two_distributions(make_row: MakeRow) -> None:
-    arm = sawada_fig6.STUDY.small.rows[0]
-    (run,) = make_row(arm, [0.1], moves=[[25, 0, 75]]).federated
-    assert sawada_fig6.distance(run, np.array([0.25, 0.0, 0.75])) == 0
-    assert sawada_fig6.distance(run, np.array([0.0, 1.0, 0.0])) == 1
-    assert sawada_fig6.distance(run, np.array([0.5, 0.0, 0.5])) == 0.25
-
-
 def test_the_bound_is_that_of_its_docstring() -> None:
     """Two equal halves of n coordinates: half of (1/2 + 1/2)/sqrt(n), and sqrt(ln 10^6 / 2n)."""
     expected = 0.5 / 100 + np.sqrt(np.log(1e6) / 20_000)
     assert sawada_fig6.bound(np.array([0.5, 0.5]), 10_000) == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_run_without_counts_says_so(make_row: MakeRow) -> None:
-    with pytest.raises(ValueError, match="did not record which coordinates moved"):
-        make_row(sawada_fig6.STUDY.small.rows[0], [0.1], values=sawada_fig6.values)

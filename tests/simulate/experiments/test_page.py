@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tacit.simulate.experiments.catalogue import STUDIES
-from tacit.simulate.experiments.engine import command_line, prepare
+from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.federations import Federations
 from tacit.simulate.experiments.measures import Request
-from tacit.simulate.experiments.page import page, write
+from tacit.simulate.experiments.page import write
 from tacit.simulate.experiments.results import WORDS, StudyResult, StudyRow
 
 MakeRow = Callable[..., StudyRow]
@@ -51,14 +51,6 @@ def test_a_page_has_everything(name: str, make_row: MakeRow, tmp_path: Path) -> 
     assert msgspec.json.decode((tmp_path / "table.json").read_bytes(), type=StudyResult) == made
 
 
-def test_mean_spread_and_every_run_stand_in_the_table(make_row: MakeRow, tmp_path: Path) -> None:
-    three, one = (
-        "\n".join(page(result("sawada-fig5", make_row, seeds, tmp_path / str(seeds)), ())) for seeds in (3, 1)
-    )
-    assert "| pretrained-unprotected | 62.50 ± 12.50 (50.00, 62.50, 75.00) | a curve: the baseline |" in three
-    assert "| pretrained-unprotected | 50.00 | a curve: the baseline |" in one
-
-
 def test_other_numbers_of_images_are_a_difference(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     pixels, labels = generator.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8), np.arange(20) % 10
@@ -66,14 +58,3 @@ def test_other_numbers_of_images_are_a_difference(tmp_path: Path) -> None:
     request = Request(seeds=(0,), data=tmp_path / "few.npz", device="cpu", out=tmp_path / "out")
     made = prepare(STUDIES["sawada-fig5"], request, small=False).result(command="")
     assert made.differences[-1] == "20 training and 10 test images instead of 50,000 and 10,000"
-
-
-def test_the_command_names_no_place_of_this_machine() -> None:
-    given = {"small": True, "seeds": "0-4", "data": Path("/some/where/my file.npz"), "device": "cuda"}
-    command = command_line("/some/where/my_study.py", patterns=("a", "b-*"), **given)
-    assert command == (
-        "tacit experiment my_study.py --small --seeds 0-4 --arm a --arm 'b-*' --data 'my file.npz' --device cuda"
-    )
-    assert command_line("aso-table1", small=False, seeds="1", data=None, device="cpu") == (
-        "tacit experiment aso-table1 --seeds 1"
-    )

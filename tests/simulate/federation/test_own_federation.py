@@ -18,7 +18,7 @@ from tacit.parties.runs.experiment import load
 from tacit.parties.session.events import UpdateComputed
 from tacit.protocol.core.events import Event
 from tacit.simulate import Federation, FederationError
-from tests.world.own_functions import broken, failing, net, share, step
+from tests.world.own_functions import failing, net, share, step
 
 ROUNDS = 2
 
@@ -80,13 +80,6 @@ def test_a_mistake_in_ones_own_step_is_told_with_party_and_place(tmp_path: Path)
     assert "Traceback" in (tmp_path / "logs" / f"{name}.log").read_text()
 
 
-@pytest.mark.end_to_end
-def test_a_model_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    federation = Federation(model=broken, data=share, train=step, clients=3, rounds=1, directory=tmp_path)
-    with pytest.raises(FederationError, match=r"server: the model tests.*:broken failed: TypeError: .*, in broken\)"):
-        federation.run()
-
-
 def test_what_other_processes_cannot_find_is_kept_or_refused() -> None:
     for train in (lambda model, data: None, partial(step)):
         found = Federation(model=net, data=share, train=train).experiment
@@ -98,32 +91,6 @@ def test_what_other_processes_cannot_find_is_kept_or_refused() -> None:
     held = Lock()
     with pytest.raises(ValueError, match="Federation: train cannot be kept for other processes"):
         Federation(model=net, data=share, train=lambda model, data: held.locked())
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"out": "runs/x"}, "Federation: out: the run directory is `directory`"),
-        ({"resume": True}, "Federation: resume = True: say which run, by directory"),
-        ({"clients": 1}, "Federation: federation.clients = 1: expected an integer from 2 to 1000"),
-        ({"aggregation": {"clp": 1.0}}, r"Federation: aggregation.clp = 1.0: .*did you mean aggregation.clip\?"),
-        ({"agregation": {}}, r"Federation: agregation = \{\}: there is no such key"),
-        ({"aggregation": 5}, "Federation: aggregation = 5: expected a section"),
-        ({"training": {"algorithm": "fedsgd"}}, 'Federation: training.algorithm = "fedsgd": clients send one gradient'),
-    ],
-)
-def test_keys_are_those_of_an_experiment_file(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Federation(model=net, data=share, train=step, **keys)
-
-
-def test_sections_are_taken_beside_the_functions() -> None:
-    made = Federation(
-        model=net, data=share, clients=4, name="mine", training={"epochs": 3}, federation={"group_size": 0}
-    ).experiment
-    assert (made.name, made.training.epochs, made.federation.clients) == ("mine", 3, 4)
-    assert made.training.factory == ""
-    assert made.policy.factories == ("tests.world.own_functions:net",)
 
 
 def test_a_directory_that_is_taken_is_refused(tmp_path: Path) -> None:

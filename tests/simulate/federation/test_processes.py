@@ -65,13 +65,6 @@ async def test_children_talk_and_finish(processes: Processes, targets: Any) -> N
 
 
 @pytest.mark.asyncio
-async def test_a_name_is_free_again_after_the_exit(processes: Processes, targets: Any) -> None:
-    for _ in range(2):
-        await processes.start("one", targets.echo, word="a")
-        assert (await everything(processes))["one"][-1] == Exit(0, None)
-
-
-@pytest.mark.asyncio
 async def test_real_preload_gives_every_child_torch_with_one_thread(processes: Processes, targets: Any) -> None:
     await processes.start("one", targets.describe_torch)
     said = await everything(processes)
@@ -168,12 +161,6 @@ async def test_a_death_while_another_process_starts_is_read_once(
     await processes.start("two", targets.echo, word="a")
     said = await everything(processes)
     assert (said["one"][-1], said["two"][-1]) == (Exit(None, "SIGKILL"), Exit(0, None))
-
-
-@pytest.mark.asyncio
-async def test_stop_with_nothing_running(processes: Processes) -> None:
-    await processes.stop("nothing", grace_seconds=PATIENCE)
-    assert await everything(processes) == {}
 
 
 @pytest.mark.asyncio

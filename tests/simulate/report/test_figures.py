@@ -7,9 +7,7 @@ from functools import partial
 from typing import Any
 
 from tacit.parties.runs.reading import read_state
-from tacit.parties.runs.state import PartyState
-from tacit.protocol.sum.states import Phase
-from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, party_bars, sample, timeline
+from tacit.simulate.report.figures import MOST_ROWS, party_bars, timeline
 
 
 def test_of_many_clients_a_few_are_drawn_and_the_same_data_give_the_same_bytes(script: Any) -> None:
@@ -26,14 +24,3 @@ def test_of_many_clients_a_few_are_drawn_and_the_same_data_give_the_same_bytes(s
     for figure in (sent, lines):
         assert len(re.findall(r">client-\d+<", figure)) == MOST_ROWS
     assert ">client-37</text>" in lines
-
-
-def test_a_sample_is_evenly_spaced() -> None:
-    parties = [PartyState(str(number)) for number in range(31)]
-    assert [party.name for party in sample(parties, 16)] == [str(number) for number in range(0, 31, 2)]
-    assert sample(parties[:16], 16) == parties[:16]
-
-
-def test_every_phase_has_a_colour_of_its_own() -> None:
-    assert set(PHASES) == set(COLOURS) == set(Phase)
-    assert len(set(COLOURS.values())) == len(Phase)

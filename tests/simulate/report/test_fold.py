@@ -25,8 +25,8 @@ from tacit.parties.session.events import (
     WaitingChanged,
     WorkMeasured,
 )
-from tacit.protocol.core.events import Event, MessageRefused
-from tacit.protocol.session.events import ClientJoined, RoundStarted
+from tacit.protocol.core.events import Event
+from tacit.protocol.session.events import ClientJoined
 from tacit.protocol.sum.states import Phase
 from tests.simulate.conftest import at, configured
 
@@ -117,17 +117,6 @@ def test_a_client_that_was_started_again_is_there(script: Any) -> None:
     assert client.ended == "all rounds are done"
 
 
-def test_a_phase_may_end_before_the_round_began(script: Any) -> None:
-    """By a clock that is a little behind the server's."""
-    run = script()
-    run.session()
-    state = state_of(run)
-    state.take(at(run.now, "client-1", PhaseEnded(round=1, phase=Phase.TRAIN, seconds=1.0, next=Phase.SHARE_KEYS)))
-    state.take(at(run.now + 0.5, "server", RoundStarted(round=1, cohort=run.clients)))
-    (round,) = state.rounds
-    assert [span.phase for span in round.spans["client-1"]] == [Phase.TRAIN]
-
-
 @pytest.mark.parametrize("early", [True, False])
 def test_a_model_that_clients_evaluate_has_the_mean_of_what_they_found(script: Any, early: bool) -> None:
     run = script()
@@ -191,15 +180,6 @@ def test_it_is_known_what_accuracies_are_of(evaluates: str, images: str, judges:
     state = RunState()
     state.take(at(3.0, "server", configured(evaluates=evaluates)))
     assert (state.judged_on, state.judges) == (images, judges)
-
-
-def test_refusals_are_counted_by_code(script: Any) -> None:
-    run = script()
-    run.session()
-    state = state_of(run)
-    for code in ("VECTOR", "SHARES", "VECTOR"):
-        state.take(at(run.now, "server", MessageRefused(member="client-1", code=code, detail="")))
-    assert state.refusals == {"VECTOR": 2, "SHARES": 1}
 
 
 def test_a_round_that_did_not_begin_cannot_end(script: Any) -> None:

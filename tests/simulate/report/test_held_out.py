@@ -80,15 +80,6 @@ def test_figures_of_the_training_are_not_called_those_of_test_images(script: Any
         assert "Test metrics" not in shown
 
 
-def test_the_first_model_is_called_so(script: Any) -> None:
-    run = script()
-    run.session()
-    run.round(1, held_out=0.1)
-    live = Live(load(run.run.experiment), recorded(run.run.path / "events"))
-    assert "Held-out accuracy 10.0% of the model at the beginning, on 40 images" in text_of(page(live))
-    assert "of the model at the beginning, on 40 images" in text_of(make_report(run.run))
-
-
 def test_nothing_is_said_where_nothing_is_held_out(script: Any) -> None:
     run = script()
     run.session()

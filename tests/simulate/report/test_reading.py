@@ -78,12 +78,6 @@ def test_spans_follow_each_other_through_the_round(held: Any) -> None:
             assert not any(span.open for span in spans)
 
 
-def test_clients_are_listed_in_the_order_of_their_numbers(script: Any) -> None:
-    run = script(clients=11)
-    run.session()
-    assert [client.name for client in state(run).clients] == run.clients
-
-
 def test_a_killed_client_is_in_its_phase_until_it_is_dropped(script: Any) -> None:
     run = script()
     run.session()

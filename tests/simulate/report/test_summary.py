@@ -17,7 +17,6 @@ from tacit.parties.session.event_log import EventFile
 from tacit.parties.session.events import (
     ListeningStarted,
     PhaseEnded,
-    SessionEnded,
     TrafficCounted,
     UpdateComputed,
 )
@@ -148,10 +147,3 @@ def test_what_clients_did_and_what_noise_guarantees_stand_in_the_summary(run: Ru
     assert summary.privacy is not None
     assert summary.privacy.epsilon_update == pytest.approx(4.377178, rel=1e-6)
     assert summarise(run, Experiment(), ended="").privacy is None
-
-
-def test_parties_stand_in_the_order_of_their_numbers(run: RunDirectory) -> None:
-    names = [f"client-{number}" for number in (10, 2, 1)]
-    for name in names:
-        log(run, name, SessionEnded(code=None, detail=""))
-    assert list(summarise(run, Experiment(), ended="").parties) == ["client-1", "client-2", "client-10"]
