@@ -184,29 +184,6 @@ def test_what_is_learned_is_what_is_learned_in_the_clear(run: Run) -> None:
         assert distance(run.adapters(number), expected) <= error(run, expected, steps=number)
 
 
-@pytest.mark.exhaustive
-def test_the_same_seed_learns_the_same_but_for_rounding(tacit: Invoke, small: Path, run: Run, tmp_path: Path) -> None:
-    again = held(tacit, small, tmp_path / "again", "--seed", 7)
-    assert again.result.exit_code == 0
-    assert again.folder.learning.read_bytes() == run.folder.learning.read_bytes()
-    # Either is so far from the clear at most, and so are both where one has refused a batch that the other has not.
-    (*_, clear), (*_, other) = in_the_clear(run), in_the_clear(again)
-    apart = distance(clear, other)
-    bound = error(run, clear, steps=2) + error(again, other, steps=2) + apart
-    assert distance(again.adapters(2), run.adapters(2)) <= bound
-    assert distance(again.adapters(2), other) <= error(again, other, steps=2)
-
-
-@pytest.mark.exhaustive
-def test_the_head_alone_is_learned(tacit: Invoke, small: Path, tmp_path: Path) -> None:
-    probe = held(tacit, small, tmp_path / "run", "--adapter", "linear-probe", "--rounds", 1, "--clients", 3)
-    assert probe.result.exit_code == 0, probe.result.stderr
-    assert probe.summary["parameters"] == 5 * 16 + 5
-    assert probe.summary["configuration"]["adapter"] == {"kind": "linear-probe"}
-    (expected,) = in_the_clear(probe)
-    assert distance(probe.adapters(1), expected) <= error(probe, expected, steps=1)
-
-
 @pytest.mark.end_to_end
 def test_a_head_is_learned_beside_a_checkpoint_of_timm(tacit: Invoke, small: Path, tmp_path: Path) -> None:
     with torch.random.fork_rng():
@@ -359,15 +336,6 @@ WRONG: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
         lambda small, tmp: [small, "--out", tmp / "run", "--device", "tpu"], "--device tpu: choose cpu or cuda",
     ),
 }  # fmt: skip
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_cuda_where_there_is_none(tacit: Invoke, small: Path, tmp_path: Path) -> None:
-    result = tacit("adapt", small, "--out", tmp_path / "run", "--device", "cuda")
-    assert result.exit_code == 2
-    assert result.stderr == "tacit: no CUDA device here; use --device cpu\n"
-    # With another device the same folder will do.
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -120,17 +120,3 @@ def test_adaptations_that_cannot_be_audited_are_refused(tacit: Tacit, tmp_path: 
     result = tacit("audit", path, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
     assert said in " ".join(result.output.split())
-
-
-@pytest.mark.parametrize("party", ["data-owner", "model-owner"])
-def test_parties_of_an_adaptation_need_one(tacit: Tacit, party: str) -> None:
-    result = tacit("audit", "--as", party)
-    assert result.exit_code == 2
-    assert "give the TOML or the run of one" in " ".join(result.output.split())
-
-
-def test_attacks_of_owners_are_listed(tacit: Tacit) -> None:
-    result = tacit("audit", "--attack", "list")
-    assert result.exit_code == 0
-    assert "copied-blocks" in result.output
-    assert "fitted-words" in result.output

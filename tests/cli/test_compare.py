@@ -93,14 +93,6 @@ def test_the_same_experiment_differs_in_nothing(tacit: Invoke, tmp_path: Path) -
     assert all(str(run) in page.read_text() for run in runs), "equal names are told apart by their folders"
 
 
-def test_keys_that_one_experiment_does_not_have_are_no_value(tacit: Invoke, tmp_path: Path) -> None:
-    plain = held(tmp_path / "plain", "")
-    noisy = held(tmp_path / "noisy", '[protection]\nscheme = "dp-gaussian"\n')
-    result = tacit("compare", plain, noisy, "--out", tmp_path / "page.html")
-    assert "not there" in next(line for line in result.stdout.splitlines() if "protection.dp_noise" in line)
-    assert "No run has completed a round." in (tmp_path / "page.html").read_text()
-
-
 def test_seeds_of_one_experiment_are_one_line_with_mean_and_spread(tacit: Invoke, tmp_path: Path) -> None:
     wide = "[model]\nwidth = 32\n"
     runs = [
@@ -132,24 +124,6 @@ def test_seeds_of_one_experiment_are_one_line_with_mean_and_spread(tacit: Invoke
     assert "<svg" in (folder / "accuracy.svg").read_text()
 
 
-def test_a_key_of_several_schemes_is_named_once(tacit: Invoke, tmp_path: Path) -> None:
-    schemes = ("dp-gaussian", "fixed-position", "none")
-    runs = [held(tmp_path / name, f'[protection]\nscheme = "{name}"\n', 0.5) for name in schemes]
-    result = tacit("compare", *runs, "--out", tmp_path / "page.html", "--json", tmp_path / "figures.json")
-    assert result.exit_code == 0, result.output
-    found = check_output(tmp_path / "figures.json", "comparison")["differences"]
-    assert [one["values"] for one in found if one["key"] == "protection.scheme"] == [list(schemes)]
-
-
-def test_more_experiments_than_a_figure_has_lines_are_refused(tacit: Invoke, tmp_path: Path) -> None:
-    runs = [held(tmp_path / str(rounds), f"[federation]\nrounds = {rounds}\n", 0.5) for rounds in range(1, 18)]
-    result = tacit("compare", *runs)
-    assert (result.exit_code, result.stderr) == (
-        2,
-        "tacit: 17 experiments: at most 16 fit onto one page; name fewer\n",
-    )
-
-
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
@@ -166,10 +140,3 @@ def test_what_cannot_be_compared_is_refused(
     result = tacit("compare", *names)
     assert (result.exit_code, result.stderr) == (2, f"tacit: {reason}\n")
     assert not (tmp_path / "comparison.html").exists()
-
-
-def test_a_page_that_cannot_be_written_is_a_failure(tacit: Invoke, tmp_path: Path) -> None:
-    runs = [held(tmp_path / name, "", 0.5) for name in ("a", "b")]
-    result = tacit("compare", *runs, "--out", "/dev/full")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("tacit: /dev/full cannot be written: No space left on device")

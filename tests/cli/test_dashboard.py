@@ -58,15 +58,6 @@ def test_the_page_follows_the_run(tacit: Invoke, tmp_path: Path, small: Path, wa
         ask(port, "/")
 
 
-def test_what_is_no_place_is_refused(tacit: Invoke, tmp_path: Path, small: Path) -> None:
-    for where in ("nonsense", "localhost:http", "::1:8080"):
-        done = tacit("simulate", small, "--dashboard", where, "--out", tmp_path / "run")
-        assert (done.exit_code, done.stdout) == (2, "")
-        assert done.stderr.startswith(f"tacit: --dashboard {where}: expected HOST:PORT")
-        assert done.stderr.count("\n") == 1
-        assert not (tmp_path / "run").exists()
-
-
 def test_a_port_in_use_is_refused(tacit: Invoke, tmp_path: Path, small: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"

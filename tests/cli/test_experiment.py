@@ -13,7 +13,6 @@ import matplotlib.figure
 import msgspec
 import numpy as np
 import pytest
-import torch
 from click.testing import Result
 
 from tacit.cli import study_screen
@@ -29,9 +28,7 @@ from tacit.protocol.core.events import Event
 from tacit.protocol.session.events import RoundStarted
 from tacit.simulate.experiments.adaptation import AdaptationSettings
 from tacit.simulate.experiments.catalogue import STUDIES
-from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.federations import Arm, Federations
-from tacit.simulate.experiments.measures import Request
 from tacit.simulate.experiments.results import Verdict
 from tacit.simulate.experiments.study import Claim, Size, Study
 from tacit.simulate.federation.processes import Show
@@ -220,14 +217,6 @@ def test_every_run_stands_in_the_table(held: Held) -> None:
     assert binary[0] != binary[1]
 
 
-def test_arms_that_do_not_exist_are_refused(tacit: Invoke, tmp_path: Path) -> None:
-    command = ["experiment", "sawada-fig5", "--arm", "scratch-*", "--arm", "none", "--small", "--out", tmp_path / "out"]
-    refused = tacit(*command)
-    assert refused.exit_code == 2
-    assert refused.stderr.startswith("tacit: --arm none: sawada-fig5 has no such row; it has pretrained-unprotected, ")
-    assert not (tmp_path / "out").exists()
-
-
 def test_results_of_other_settings_are_not_mixed(tacit: Invoke, held: Held, images: Path) -> None:
     other = tacit("experiment", "tiny", "--small", "--seeds", 3, "--out", held.directory)
     assert other.exit_code == 2
@@ -278,17 +267,6 @@ def test_a_run_that_fails_ends_the_study(
     assert result.stderr.endswith(f"{complaint.format(run=tmp_path / 'out' / 'runs' / 'plain' / '0')}\n")
     assert not (tmp_path / "out" / "table.md").exists()
     assert multiprocessing.active_children() == []
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
-def test_a_missing_device_is_refused_with_the_reason(
-    tacit: Invoke, studies: None, images: Path, tmp_path: Path
-) -> None:
-    command = ["experiment", "tiny", "--small", "--device", "cuda", "--data", images, "--out", tmp_path / "out"]
-    result = tacit(*command)
-    assert result.exit_code == 2
-    assert "cuda" in result.stderr.lower()
-    assert "runs" not in {path.name for path in (tmp_path / "out").iterdir()}
 
 
 def empty_folder(path: Path) -> Path:
@@ -345,29 +323,6 @@ def test_wrong_input_is_refused_before_anything_starts(tacit: Invoke, tmp_path: 
         if (result.exit_code, len(lines), out.exists()) != (2, 1, False) or reason not in lines[0]:
             wrong[case] = result.output
     assert wrong == {}
-
-
-def test_a_place_that_no_run_can_have_is_a_failure(
-    tacit: Invoke, monkeypatch: pytest.MonkeyPatch, images: Path, tmp_path: Path
-) -> None:
-    small = Size(rows=(Arm(name="plain", experiment=ARM),))
-    monkeypatch.setitem(STUDIES, "tiny", replace(TINY, small=small))
-    out = tmp_path / "out"
-    prepare(STUDIES["tiny"], Request(seeds=(0,), data=images, device="cpu", out=out), small=True)
-    (out / "runs").write_text("a file in the place of a directory")
-    result = tacit("experiment", "tiny", "--small", "--seeds", 0, "--data", images, "--out", out)
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"tacit: {out}/runs/plain/0 cannot be made: ")
-
-
-def test_what_is_there_is_left_alone(tacit: Invoke, tmp_path: Path) -> None:
-    for out, kept in ((tmp_path / "file", "."), (tmp_path / "folder", "letter.txt")):
-        (out / kept).parent.mkdir(exist_ok=True)
-        (out / kept).write_text("dear reader")
-        result = tacit("experiment", "sawada-fig6", "--small", "--out", out)
-        assert result.exit_code == 2
-        assert "choose another one with --out" in result.stderr
-        assert (out / kept).read_text() == "dear reader"
 
 
 def test_a_study_of_ones_own_is_run_like_the_others(tacit: Invoke, tmp_path: Path) -> None:

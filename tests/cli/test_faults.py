@@ -15,10 +15,8 @@ from click.testing import Result
 from tacit.parties.session.event_log import EventT, read
 from tacit.parties.session.events import ClientRoundEnded, SessionEnded
 from tacit.protocol.sum.events import ComplaintReceived
-from tacit.protocol.sum.states import Phase
 from tacit.simulate.federation import processes
 from tacit.simulate.federation import run as simulation_run
-from tacit.simulate.federation.faults import PHASES
 from tacit.simulate.federation.processes import Exit, Processes
 
 pytestmark = pytest.mark.end_to_end
@@ -139,53 +137,6 @@ def test_below_the_threshold_the_round_is_aborted_and_held_again_by_who_is_left(
     assert [(entry["status"], entry["survivors"]) for entry in held] == [("completed", left)] * 2
 
 
-@pytest.mark.exhaustive
-def test_a_server_that_dies_in_any_phase_is_noticed_and_the_run_resumed_to_the_same_model(
-    simulate: Simulate, tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, exits: list[tuple[str, Exit]]
-) -> None:
-    """It dies in a later phase of a later round each time that the run is resumed."""
-    clients = [f"client-{number}" for number in range(1, 5)]
-    rounds = len(PHASES) + 2
-    directory = tmp_path / "run"
-    for round, phase in enumerate(PHASES, start=2):
-        faults = [f"--drop=server@{phase}:{round}"]
-        if phase is Phase.ANSWER_COMPLAINTS:
-            faults.append(f"--cheat=client-2@complaint:{round}")
-        exits.clear()
-        if round == 2:
-            result = simulate("--seed", 7, *faults, rounds=rounds).result
-        else:
-            result = tacit("simulate", "--resume", directory, *faults)
-        assert result.exit_code == 4
-        assert result.stderr == (
-            "tacit: server: its process ended unexpectedly: killed by SIGKILL; finished rounds are kept: "
-            f"tacit simulate --resume {directory}\n"
-        )
-        assert exits[0] == ("server", Exit(None, "SIGKILL"))
-        assert sorted(exits[1:]) == [(client, Exit(4, None)) for client in clients]
-        for client in clients:
-            assert f"{client}: the link to server is lost and did not come back in 0.5 s\n" in result.stdout
-            assert Run(result, directory).events(client, SessionEnded)[-1].code == "LEFT"
-        assert multiprocessing.active_children() == []
-    resumed = Run(tacit("simulate", "--resume", directory), directory)
-    assert (resumed.result.exit_code, resumed.result.stderr) == (0, "")
-    held = [(entry["round"], entry["status"]) for entry in resumed.summary["rounds"]]
-    assert [entry for entry in held if entry[1] == "completed"] == [(n, "completed") for n in range(1, rounds + 1)]
-    lost = [
-        f"The server was lost in round {round}. Session {round} repeated the round."
-        for round in range(2, len(PHASES) + 2)
-    ]
-    lost.insert(
-        PHASES.index(Phase.ANSWER_COMPLAINTS), "client-2 cheated in round 6: it complained of shares that were right."
-    )
-    assert [incident["text"] for incident in resumed.summary["incidents"]] == lost
-    for sentence in lost:
-        assert sentence in resumed.report
-    file, whole = write_experiment(tmp_path / "whole.toml", rounds=rounds), tmp_path / "whole"
-    assert tacit("simulate", file, "--seed", 7, "--out", whole).exit_code == 0
-    assert resumed.model == Run(resumed.result, whole).model
-
-
 def test_a_server_that_dies_between_the_answers_and_the_saved_model_repeats_the_round_when_it_is_resumed(
     simulate: Simulate, tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment
 ) -> None:
@@ -210,20 +161,6 @@ def test_a_server_that_dies_between_the_answers_and_the_saved_model_repeats_the_
     file, whole = write_experiment(tmp_path / "whole.toml", rounds=2), tmp_path / "whole"
     assert tacit("simulate", file, "--seed", 7, "--out", whole).exit_code == 0
     assert resumed.model == Run(resumed.result, whole).model
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("frozen_are_ended_soon")
-def test_a_frozen_client_is_dropped_and_ended_after_the_run(simulate: Simulate, exits: list[tuple[str, Exit]]) -> None:
-    """It may still be training, for all that the others know: its heartbeats are missing long before that deadline."""
-    run = simulate("--stall", "client-3@MASKED_INPUT", rounds=1)
-    assert (run.result.exit_code, run.result.stderr) == (0, "")
-    (held,) = run.summary["rounds"]
-    (gone,) = held["dropped"]
-    assert (gone["party"], gone["phase"], gone["included_in_sum"]) == ("client-3", "MASKED_INPUT", False)
-    assert (gone["code"], gone["detail"]) == ("LEFT", "its link was lost for 0.5 s")
-    assert held["survivors"] == ["client-1", "client-2", "client-4"]
-    assert ("client-3", Exit(None, "SIGKILL")) in exits
 
 
 @pytest.mark.usefixtures("frozen_are_ended_soon")

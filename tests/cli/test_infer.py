@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -72,14 +71,6 @@ def test_labels_alone(tacit: Invoke, out: Path, tmp_path: Path) -> None:
     } == declared
     assert "reveals labels alone" in result.stdout
     assert "logits differ" not in result.stdout
-
-
-def test_more_labels_than_classes_are_refused(tacit: Invoke, out: Path) -> None:
-    result = tacit("infer", out, "--images", 3, "--labels", 3)
-    assert result.exit_code == 2
-    assert (
-        "the 3 best labels of 3 classes cannot be told: at most 16, and fewer than there are classes" in result.stderr
-    )
 
 
 @pytest.mark.end_to_end
@@ -250,16 +241,6 @@ def test_bounds_are_those_of_images_of_all_classes(out: Path, images: Path, tmp_
     # Each class is 1.2 deviations brighter than the one before, and the mean of all of them is 0.
     assert len(typical) == 2048
     assert abs(typical.mean()) < 0.1
-
-
-def test_a_machine_that_cannot_run_the_parties_is_no_wrong_input(
-    tacit: Invoke, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    result = tacit("infer", out, "--images", 1)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("tacit: the parties cannot be run here: ")
-    assert str(tmp_path / "gone") in result.stderr
 
 
 def kill_dealer() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import pytest
 from click.testing import Result
 
 from tacit.parties.runs.experiment import Experiment, parse
@@ -30,16 +29,6 @@ def test_a_wrong_value_of_an_option(tacit: Invoke, command: list[str]) -> None:
     for words in ("Value error", "Input", "unable to parse"):
         assert words not in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-def test_options_of_a_simulation_are_grouped_and_fit_on_a_screen(
-    tacit: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    shown = tacit("simulate", "--help").stdout
-    assert "<bool>" not in shown
-    assert all(panel in shown for panel in ("What is run", "How it is run", "Results", "Faults on purpose"))
-    assert len(shown.strip().splitlines()) < 50
 
 
 def test_the_short_configuration_has_what_a_simulation_needs_and_is_the_default(tacit: Invoke) -> None:

@@ -31,14 +31,6 @@ def test_other_programs_can_read_the_file(tmp_path: Path) -> None:
     assert tensors["a"].tolist() == [7.0, 8.0, 9.0, 10.0]
 
 
-def test_files_of_other_programs_can_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    safetensors.numpy.save_file(LAYOUT.split(FLAT), path)
-    flat, metadata = checkpoint.load(path, LAYOUT)
-    assert flat.tobytes() == FLAT.tobytes()
-    assert metadata == {}
-
-
 def test_an_interrupted_save_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.safetensors"
     checkpoint.save(path, layout=LAYOUT, flat=FLAT, metadata={"round": "1"})
@@ -70,24 +62,11 @@ def test_save_refuses_what_load_would_refuse(tmp_path: Path, flat: Flat) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"absent\.safetensors"):
-        checkpoint.load(tmp_path / "absent.safetensors", LAYOUT)
-
-
 @pytest.mark.parametrize("content", [b"", b"no tensors here", b"\x00" * 64, b"\xff" * 64])
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"model\.safetensors' is not a safetensors file"):
-        checkpoint.load(path, LAYOUT)
-
-
-def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    checkpoint.save(path, layout=LAYOUT, flat=FLAT, metadata={})
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match="is not a safetensors file"):
         checkpoint.load(path, LAYOUT)
 
 

@@ -152,15 +152,3 @@ def test_a_cohort_that_cannot_be_coordinated_is_refused(members: int, fewest: in
         ValueError, match=r"protection\.min_contributors .* lower protection\.min_contributors, tolerate"
     ):
         coordinated_weights(ALL_WORDS, (0.5,), members=members, place=0, fewest=fewest, random=np.zeros(0, np.uint16))
-
-
-@pytest.mark.parametrize("place", [-1, 4])
-def test_a_place_outside_of_the_cohort_is_refused(place: int) -> None:
-    with pytest.raises(ValueError, match=f"place {place} is not among the 4 members"):
-        coordinated_weights(ALL_WORDS, (0.5,), members=4, place=place, fewest=2, random=np.zeros(0, np.uint16))
-
-
-@pytest.mark.parametrize("random", [np.zeros(2 * RESOLUTION + 15, np.uint16), np.zeros(2 * RESOLUTION + 16, np.uint32)])
-def test_other_randomness_is_refused(random: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=f"expected {2 * RESOLUTION + 16} random uint16"):
-        coordinated_weights(ALL_WORDS, (0.5,), members=4, place=0, fewest=2, random=random)

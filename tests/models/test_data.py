@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from tacit.models.configuration import DIRECTORY_SOURCES, DataConfiguration
-from tacit.models.data import READERS, Dataset, load, read
+from tacit.models.data import Dataset, load, read
 
 
 @pytest.fixture
@@ -88,23 +88,11 @@ def test_enlarging_interpolates_linearly(tmp_path: Path, arrays: dict[str, Any])
     np.testing.assert_allclose(steps, 5 / deviation, rtol=0, atol=2e-6)
 
 
-def test_images_without_channels_have_one(tmp_path: Path, arrays: dict[str, Any]) -> None:
-    arrays["x_train"], arrays["x_test"] = arrays["x_train"][..., 0], arrays["x_test"][..., :1]
-    dataset = load(write(tmp_path, arrays), image_size=8)
-    assert (dataset.classes, dataset.channels) == (3, 1)
-    assert dataset.y_train.tolist() == [0, 1, 2, 0, 1, 2, 0]
-    assert dataset.y_test.tolist() == [2, 1, 0]
-
-
 def test_a_constant_channel_becomes_zero(tmp_path: Path, arrays: dict[str, Any]) -> None:
     arrays["x_train"][..., 1] = 200
     dataset = load(write(tmp_path, arrays), image_size=8)
     assert (dataset.x_train[:, 1] == 0).all()
     assert torch.isfinite(dataset.x_test).all()
-
-
-def test_the_printed_form_shows_no_data() -> None:
-    assert repr(load(DataConfiguration(), image_size=8)) == "Dataset(channels=1, image_size=8)"
 
 
 def test_names_and_centres_come_from_the_source(tmp_path: Path, arrays: dict[str, Any]) -> None:
@@ -172,10 +160,6 @@ def test_finding_images_decodes_none(folder: Path) -> None:
     assert len(read(configuration).train.images) == 6
     with pytest.raises(ValueError, match=r"cat/0\.png is not a readable image"):
         load(configuration, image_size=8)
-
-
-def test_every_source_of_a_directory_has_a_reader() -> None:
-    assert tuple(READERS) == DIRECTORY_SOURCES
 
 
 @pytest.mark.parametrize("source", DIRECTORY_SOURCES)

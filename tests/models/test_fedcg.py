@@ -1,11 +1,9 @@
 """A network cut in two with a generator of its features, against the network alone and the published sizes."""
 
 import re
-from itertools import pairwise
 
 import pytest
 import torch
-from torch import nn
 
 from tacit.models import split
 from tacit.models.configuration import ModelConfiguration
@@ -115,28 +113,6 @@ def test_what_is_shared_has_about_the_published_size(name: str, gigabytes: float
     assert 4 * shared * 3000 / 2**30 == pytest.approx(gigabytes, rel=0.08)
 
 
-class Twice(nn.Module):
-    """Runs one of its layers twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.again = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.again(self.again(self.first(x))).mean(dim=(2, 3))
-
-
-class Named(nn.Module):
-    """Gives a layer its input by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Conv2d(3, 3, 3, padding=1), nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(input=self.first(x).mean(dim=(2, 3)))
-
-
 @pytest.mark.parametrize(
     ("name", "cut"),
     [
@@ -149,17 +125,3 @@ class Named(nn.Module):
 def test_a_cut_inside_of_a_residual_block_is_refused(name: str, cut: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f'behind the input of "{cut}" reads something before it as well')):
         coupled(name, cut=cut)
-
-
-@pytest.mark.parametrize(("network", "cut", "times"), [(Twice(), "again", 2), (Named(), "last", 1)])
-def test_a_cut_that_is_passed_otherwise_is_refused(network: nn.Module, cut: str, times: int) -> None:
-    with pytest.raises(ValueError, match=re.escape(f'"{cut}" is used {times} times for an image, or not with one map')):
-        CoupledModel(network, cut, shape=(3, 8, 8), classes=3, squash=True, seed=0)
-
-
-def test_maps_double_from_layer_to_layer() -> None:
-    """In both directions at most: theirs is the number of layers, and so the cost."""
-    for shape in SHAPES:
-        sizes = Generator(shape, 4)._sizes
-        for before, after in pairwise([(1, 1), *sizes]):
-            assert all(2 * one - 1 <= two <= 2 * one for one, two in zip(before, after, strict=True))

@@ -54,9 +54,3 @@ def test_an_update_is_shortened_and_keeps_its_direction(values: list[float], nor
 def test_without_a_clip_nothing_is_shortened() -> None:
     update = np.full(4, 1e6, np.float32)
     assert np.array_equal(shortened(update, 0.0), update)
-
-
-def test_another_number_of_bytes_is_refused() -> None:
-    assert (noise_bytes(4), noise_bytes(5)) == (32, 48)
-    with pytest.raises(ValueError, match="the noise takes 48 random bytes, not 40"):
-        noisy(np.zeros(5, np.float32), 1.0, bytes(40))

@@ -132,12 +132,6 @@ def test_models_without_layers_are_refused(model: nn.Module, granularity: Granul
         layers(model, granularity)
 
 
-def test_a_layer_that_computes_nothing_is_refused() -> None:
-    model = Shared(idle=True)
-    with pytest.raises(ValueError, match='layer "idle" takes no part in what the model computes'):
-        outputs(model, layers(model, "layer"), torch.zeros(1, 1, 2, 2))
-
-
 def test_nothing_is_learnt_or_counted_while_looking() -> None:
     model = model_of("convnet")
     before = Layout.of(model).flatten(model)

@@ -90,11 +90,6 @@ def test_some_images_and_those_in_files(tmp_path: Path) -> None:
     assert found == Moments(128, (64 * 30,) * 3, (64 * 500,) * 3)
 
 
-def test_other_channels_are_refused() -> None:
-    with pytest.raises(ValueError, match="the images have 1 channels, and the statistics are of 3"):
-        moments(ArrayImages(pixels(1, 1)), channels=3, image_size=8)
-
-
 def test_counting_ends_when_nobody_waits_any_more() -> None:
     def proceed() -> None:
         raise Interrupted

@@ -174,11 +174,6 @@ def test_balanced_accuracy_is_that_of_scikit_learn(pairs: list[tuple[int, int]])
     assert abs(judged.balanced_accuracy - expected) <= 10 * 2.0**-53
 
 
-def test_statistics_add_up() -> None:
-    total = LocalStatistics(samples=1, loss_sum=0.5, correct=1) + LocalStatistics(samples=2, loss_sum=2.0, correct=0)
-    assert total == LocalStatistics(samples=3, loss_sum=2.5, correct=1)
-
-
 def test_evaluation_of_known_logits() -> None:
     class Fixed(nn.Module):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.layout import Layout
 from tacit.models.workload import Context, FactoryError, Workload, check_installed, load, reference, samples_of
 from tests.cases import cases
@@ -140,11 +140,6 @@ def test_what_a_function_raises_is_told_with_its_place(module: str, capfd: pytes
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_the_place_is_in_the_functions_own_file() -> None:
-    with pytest.raises(FactoryError, match=r"failed: RuntimeError: .*\(test_workload.py, line \d+, in <lambda>\)"):
-        stepped(lambda model, data: model(torch.ones(1, 7)))
-
-
 @pytest.mark.parametrize(
     ("found", "kind"), [(None, "None"), (torch.ones(2), "a Tensor"), ((torch.ones(2), torch.ones(3)), "a tuple")]
 )
@@ -158,17 +153,6 @@ def test_data_are_asked_for_by_client() -> None:
     x, y = torch.arange(6.0), torch.arange(6)
     mine = Workload(data=lambda client, clients: (x[client::clients], y[client::clients])).share(1, 3)
     assert [one.tolist() for one in mine if one is not None] == [[1.0, 4.0], [1, 4]]
-
-
-def test_how_much_data_count() -> None:
-    dataset = torch.utils.data.TensorDataset(torch.ones(10))
-    assert samples_of(dataset) == 10
-    assert samples_of(torch.utils.data.DataLoader(dataset, batch_size=4)) == 10
-
-
-def test_a_model_is_a_module() -> None:
-    with pytest.raises(FactoryError, match=r"the model .* returned a dict: expected an nn\.Module"):
-        Workload(model=dict).network(ModelConfiguration(), classes=1, channels=1, seed=0)
 
 
 def test_names_are_those_of_functions_and_classes_at_the_top_of_a_module() -> None:
@@ -237,18 +221,6 @@ def test_a_module_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "half_module.py").write_text("def net(:\n")
     with pytest.raises(FactoryError, match="half_module cannot be imported: invalid syntax"):
         check_installed("model.factory", "half_module:net")
-
-
-def test_the_name_of_a_script_is_for_itself() -> None:
-    with pytest.raises(FactoryError, match="it is defined in the script that started this run; resume it"):
-        check_installed("model.factory", "__main__:net")
-
-
-@cases("name", ["net", "a.b", "a:b.c", "a:_b", ":b", "a b:c", "a..b:c", "a:b:c"])
-def test_names_have_one_form(name: str) -> None:
-    for section in (ModelConfiguration, DataConfiguration, TrainingConfiguration):
-        with pytest.raises(ValueError, match=r'expected "package\.module:function"'):
-            section(factory=name)
 
 
 def trained_copy(model: Any) -> nn.Module:

@@ -84,9 +84,3 @@ def test_rounds_with_the_same_gradients_fill_the_gaps(masked: Masked, pixels: to
     # Of 0.2^4 = 0.16 % of the entries nothing is known, and these are solved for.
     assert correlation(alternating([whole]), pixels) > 0.99
     assert correlation(alternating(rounds), pixels) > correlation(closed_form(rounds[0]), pixels)
-
-
-def test_rounds_of_other_shapes_are_refused(masked: Masked) -> None:
-    (one,) = masked(0.2, 1)
-    with pytest.raises(ValueError, match="rounds of one model"):
-        alternating([one, MaskedGradients(kernel=one.kernel[:, 1:], positions=one.positions)])

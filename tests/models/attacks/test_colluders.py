@@ -101,15 +101,3 @@ def test_an_imitation_of_a_smooth_function_learns_with_images() -> None:
     assert errors[0] > errors[1] > errors[2]
     # 0.263 was measured; whoever gives zeros has 1.
     assert errors[2] < 0.3
-
-
-def test_what_tells_nothing_is_refused() -> None:
-    (first,) = rounds(features(1), torch.tensor([2]), torch.tensor([1]), 1)
-    zero = HeadGradient(weight=first.weight, bias=first.bias, by_weight=first.by_weight, by_bias=0 * first.by_bias)
-    with pytest.raises(ValueError, match="no round has a gradient"):
-        feature_of_copies([zero])
-    for seen, labels in (([], LABELS), ([first], LABELS[:0])):
-        with pytest.raises(ValueError, match="one of each at least"):
-            features_of(seen, labels, labels, steps=1, seed=1)
-    with pytest.raises(ValueError, match="from no images"):
-        imitated(torch.zeros(0, 4), torch.zeros(0, 2), torch.zeros(1, 4))

@@ -68,17 +68,3 @@ def test_one_image_of_a_class_is_fished_out_of_a_cohort(small_vit: Any, digits: 
     assert psnr(closed_form.image_of(crafted, summed(sent, crafted, x, y, 8)).image, x[:1]) > 100  # 119
     honest = closed_form.image_of(model, summed(sent, model, x, y, 8)).image
     assert max(psnr(honest, image[None]) for image in x) < 0  # -1.8
-
-
-def test_what_cannot_be_crafted_or_read_is_refused(small_vit: Any, digits: Any) -> None:
-    model, x = small_vit(), digits(16).x_train
-    with pytest.raises(ValueError, match="1 images and 8 bins"):
-        imprint(model, x[:1], bins=8)
-    with pytest.raises(ValueError, match="equally bright"):
-        imprint(model, torch.zeros(3, *SHAPE), bins=8)
-    with pytest.raises(ValueError, match="no label 10 among its 10"):
-        fishing(model, 10)
-    with pytest.raises(ValueError, match=r"'bins\.weight' is missing"):
-        read_imprint({}, SHAPE, least=0.1)
-    with pytest.raises(ValueError, match="no images of shape"):
-        read_imprint({"bins.weight": torch.ones(4, 3), "bins.bias": torch.ones(4)}, SHAPE, least=0.1)

@@ -165,16 +165,3 @@ def test_a_tripwire_notices_the_silent_blocks_until_they_are_not_quite_silent(
     sums["adapters.channel_down"] = sums["adapters.channel_down"].double() @ basis.double()
     found = read_adapters(sums, plain, least=1e-3)
     assert abs(read(found, data.x_train[:16], psnr) - 10) <= 1
-
-
-def test_what_cannot_be_crafted_or_read_is_refused(digits: Any) -> None:
-    data = digits(16)
-    with pytest.raises(ValueError, match="64 values at 4 positions take 71"):
-        crafted_adapters(honest(width=64), data.x_train, rank=RANK, classes=10)
-    with pytest.raises(ValueError, match="rank 7: 4 positions for each of 4 adapters take 8"):
-        crafted_adapters(honest(patch=4), data.x_train, rank=7, classes=10)
-    model = crafted(data)
-    with pytest.raises(ValueError, match=r"'adapters\.channel_down' is missing"):
-        read_adapters({}, PatchEmbedding.of(model.backbone), least=0.1)
-    with pytest.raises(ValueError, match="has 128 channels, and the backbone 64"):
-        read_adapters(summed(model, data, 8), PatchEmbedding.of(honest(width=64)), least=0.1)

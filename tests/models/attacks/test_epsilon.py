@@ -39,14 +39,6 @@ def audited(seed: int, deviation: float, *, guesses: tuple[int, ...] = GUESSES, 
     return lower_bound(canaries.scores(released), canaries.positive, delta=DELTA, guesses=guesses)
 
 
-def test_canaries_are_of_the_norm_and_orthogonal() -> None:
-    canaries = Canaries.draw(7, size=50, norm=NORM, generator=np.random.default_rng(1))
-    updates = np.array([canaries.update(index) for index in range(7)])
-    # Norms of seven numbers in float32.
-    assert updates @ updates.T == pytest.approx(NORM**2 * np.eye(7), abs=1e-5)
-    assert canaries.scores(updates.sum(axis=0)) == pytest.approx(np.where(canaries.positive, NORM, -NORM), abs=1e-5)
-
-
 def test_without_noise_the_bound_is_large() -> None:
     # All 300 guesses are right; with delta = 0, q^300 <= 0.05 / 3 alone would give 4.28.
     expected = -math.log((0.05 / 3) ** (-1 / 300) - 1)
@@ -72,11 +64,6 @@ def test_less_noise_than_claimed_is_found_out() -> None:
     assert min(bounds) > accounted(5.0)
 
 
-def test_pure_noise_gives_zero() -> None:
-    positive = sum(audited(seed, 1.0, norm=0.0) > 0 for seed in range(15))
-    assert binomtest(positive, 15, 0.05, alternative="greater").pvalue > 1e-3
-
-
 @pytest.mark.parametrize(("right", "guesses", "epsilon"), [(0, 5, 1.0), (4, 5, 0.5), (60, 80, 1.0), (80, 80, 3.0)])
 def test_the_chance_is_the_formula_of_the_theorem(right: int, guesses: int, epsilon: float) -> None:
     canaries, delta = 90, 1e-3
@@ -96,12 +83,3 @@ def test_the_bound_is_where_the_chance_is_met() -> None:
     assert 1.0 < bound < LARGEST
     assert right_guesses_chance(90, 100, canaries=200, epsilon=bound, delta=DELTA) == pytest.approx(0.05, rel=1e-6)
     assert epsilon_refuted(55, 100, canaries=200, delta=DELTA, chance=0.05) == 0.0
-
-
-def test_impossible_numbers_are_refused() -> None:
-    generator = np.random.default_rng(1)
-    with pytest.raises(ValueError, match="51 canaries"):
-        Canaries.draw(51, size=50, norm=1.0, generator=generator)
-    for guesses in ((), (0,), (3, 11)):
-        with pytest.raises(ValueError, match="the 10 canaries"):
-            lower_bound(np.ones(10), np.ones(10, np.bool_), delta=DELTA, guesses=guesses)

@@ -14,7 +14,6 @@ from tacit.models.attacks.inversion import (
     RoundGradients,
     deep_leakage,
     inverting_gradients,
-    total_variation,
 )
 from tacit.models.networks import ConvNet, LeNet
 
@@ -149,22 +148,3 @@ def test_several_rounds_of_a_residual_network_are_matched_at_once(
     )
     assert len(costs) == 3
     assert found.cost < costs[0]
-
-
-def test_gradients_that_do_not_fit_are_refused() -> None:
-    model = LeNet(channels=1, image_size=8, classes=3)
-    settings = DeepLeakageSettings(iterations=1)
-    for gradients, complaint in (
-        ({"fc.weight": torch.ones(2, 2)}, r"'fc.weight', \[2, 2\], does not fit"),
-        ({"fc.nothing": torch.ones(2)}, "'fc.nothing'"),
-        ({"fc.bias": torch.zeros(3)}, "nothing to match"),
-    ):
-        with pytest.raises(ValueError, match=complaint):
-            deep_leakage(
-                [RoundGradients(model=model, gradients=gradients)], (1, 1, 8, 8), settings, generator=generator()
-            )
-
-
-def test_total_variation_by_hand() -> None:
-    # Differences in height: 2 and 1; in width: 1 and 0.
-    assert total_variation(torch.tensor([[[[0.0, 1.0], [2.0, 2.0]]]])).item() == pytest.approx(1.5 + 0.5)

@@ -102,20 +102,6 @@ def test_ciphertexts_alone_give_the_inner_products_under_an_orthogonal_matrix(
         assert (off < 0.01) == holds
 
 
-def test_a_wrong_key_shows_nothing(case: Callable[[int, Matrix], Case]) -> None:
-    one, other = case(48, "orthogonal"), case(48, "gaussian")
-    assert one.decibels(with_key(other.key, one.gradients, 16)) < 15
-
-
-def test_images_that_cannot_be_solved_for_are_refused(case: Callable[[int, Matrix], Case]) -> None:
-    one = case(24, "orthogonal")
-    for size in (15, 20, 0):
-        with pytest.raises(ValueError, match=f"image of {size} x {size} pixels"):
-            patches(one.gradients, size)
-    with pytest.raises(ValueError, match="take both from the same model"):
-        KnownPlaintext.of(one.plain, case(48, "orthogonal").model)
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("width", "heads", "matrix", "least", "most"),

@@ -59,20 +59,3 @@ def test_a_centre_without_training_images_is_refused(root: Path) -> None:
     data = DataConfiguration(source="fed-isic2019", directory=str(root), centres=(1, 4))
     with pytest.raises(ValueError, match=r"data\.centres = \[1, 4\]: no training image is of centre 4"):
         read(data)
-
-
-REFUSED = [
-    ([*TRAIN, *TEST, row("x", target=8)], "line 12: target is '8', expected 0 to 7"),
-    ([*TRAIN, *TEST, row("x", target="NV")], "line 12: target is 'NV', expected 0 to 7"),
-    ([*TRAIN, *TEST, row("x", centre=6)], "line 12: center is '6', expected 0 to 5"),
-    ([*TRAIN, *TEST, row("x", fold="val")], "line 12: fold is 'val', expected 'train' or 'test'"),
-    ([*TRAIN[:2], *TRAIN[3:], *TEST], "no image in fold 'train' of class BCC"),
-    (TRAIN, "no image in fold 'test'"),
-]
-
-
-@pytest.mark.parametrize(("lines", "message"), REFUSED, ids=range(len(REFUSED)))
-def test_bad_tables_are_refused(root: Path, lines: list[str], message: str) -> None:
-    (root / "train_test_split").write_text(COLUMNS + "".join(lines), encoding="utf-8")
-    with pytest.raises(ValueError, match=f"train_test_split.*{message}"):
-        fed_isic.read(root)

@@ -9,12 +9,6 @@ def rows(path: Path, *, header: bool = True) -> list[tuple[str, dict[str, str]]]
     return list(table(path, purpose="a table", columns=("a", "b"), delimiter=";", header=header))
 
 
-def test_what_is_there_is_returned(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("", encoding="utf-8")
-    assert require_folder(tmp_path, purpose="anything") == tmp_path
-    assert require_file(tmp_path / "x", purpose="anything") == tmp_path / "x"
-
-
 def test_what_is_missing_is_named_with_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "y").mkdir()
     (tmp_path / "x").write_text("", encoding="utf-8")

@@ -90,18 +90,6 @@ def test_labels_that_do_not_begin_at_0_are_mentioned(tmp_path: Path, arrays: dic
     assert empty == "2 of 5 classes have no image: 0, 1"
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"absent\.npz' is no file"):
-        npz.read(tmp_path / "absent.npz")
-
-
-@pytest.mark.parametrize("name", ["x_train", "y_train", "x_test", "y_test"])
-def test_a_missing_array_is_named(tmp_path: Path, arrays: dict[str, Any], name: str) -> None:
-    del arrays[name]
-    with pytest.raises(ValueError, match=f"holds no '{name}'"):
-        npz.read(write(tmp_path, arrays))
-
-
 REFUSED = [
     ("x_train", np.zeros((7, 4, 6, 2), dtype=np.float32), "x_train is float32"),
     ("x_train", np.full((7, 4, 6, 2), np.nan), "x_train is float64"),

@@ -1,7 +1,6 @@
 """Intervals are found in the clear, kept, and guarded: what is beyond them, or no number, is refused by name."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from timm.models.vision_transformer import VisionTransformer
 from tacit.models.friendly.calibration import calibrate, error_bounds, fix_intervals, intervals
 from tacit.models.friendly.polynomials import ActivationError, Gauge, Interval
 from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, convert
-from tests.cases import cases
 
 
 def test_intervals_hold_what_was_seen_and_the_margin_widens_them(
@@ -72,54 +70,12 @@ def test_weights_that_are_not_finite_are_refused(
         friendly(images)
 
 
-def test_a_failed_calibration_leaves_the_intervals(friendly: FriendlyTransformer, images: torch.Tensor) -> None:
-    before = intervals(friendly)
-    with pytest.raises(ValueError, match="a pixel that is not finite"):
-        calibrate(friendly, torch.cat([images, images[:1] * math.nan]), margin=1.5)
-    assert intervals(friendly) == before
-    assert not any(part.recording for part in friendly.modules() if isinstance(part, Gauge))
-
-
 def test_a_negative_sum_of_exponentials_is_refused(timm_model: VisionTransformer, images: torch.Tensor) -> None:
     model = convert(timm_model, Approximation(softmax_degree=3))
     with torch.no_grad():
         model.get_parameter("blocks.0.attn.qkv.weight").mul_(10)
     with pytest.raises(ActivationError, match=r"attn\.totals: a value of -.* must be positive .* take an even one"):
         calibrate(model, images, margin=1.5)
-
-
-REFUSED: dict[str, tuple[Callable[[FriendlyTransformer, torch.Tensor], object], str]] = {
-    "margin below 1": (lambda model, x: calibrate(model, x, margin=0.9), "at least 1, not 0.9"),
-    "infinite margin": (lambda model, x: calibrate(model, x, margin=math.inf), "at least 1, not inf"),
-    "no number": (lambda model, x: calibrate(model, x, margin=math.nan), "at least 1, not nan"),
-    "no images": (lambda model, x: calibrate(model, x[:0], margin=1.5), "on at least one image"),
-    "unknown place": (
-        lambda model, x: fix_intervals(model, {"blocks.7.attn.totals": Interval(1, 2)}),
-        "interval 'blocks.7.attn.totals' belongs to no part of this model",
-    ),
-    "bound 0": (
-        lambda model, x: fix_intervals(model, {"norm.variance": Interval(0, 2)}),
-        "interval 'norm.variance' from 0 to 2 is none that norm.variance can have",
-    ),
-    "upside down": (lambda model, x: fix_intervals(model, {"norm.variance": Interval(2, 1)}), "from 2 to 1 is none"),
-    "infinite": (
-        lambda model, x: fix_intervals(model, {"blocks.0.attn.products": Interval(-math.inf, 1)}),
-        "from -inf to 1 is none",
-    ),
-    "not a number": (
-        lambda model, x: fix_intervals(model, {"norm.variance": Interval(math.nan, 1)}),
-        "from nan to 1 is none",
-    ),
-}
-
-
-@cases("case", REFUSED)
-def test_impossible_calibrations_are_refused(friendly: FriendlyTransformer, images: torch.Tensor, case: str) -> None:
-    before = intervals(friendly)
-    call, reason = REFUSED[case]
-    with pytest.raises(ValueError, match=reason):
-        call(friendly, images)
-    assert intervals(friendly) == before
 
 
 def test_error_bounds_name_every_polynomial(friendly: FriendlyTransformer) -> None:

@@ -49,14 +49,6 @@ def test_a_stock_model_is_timms_model(build: Build, images: torch.Tensor, option
     assert torch.allclose(stock(images.double()), teacher.double()(images.double()), rtol=1e-10, atol=1e-10)
 
 
-def test_a_stock_vit_small_is_timms_model() -> None:
-    """float32, in which both differ from the exact logits by roundings of 2^-24 each, on logits of about 1."""
-    teacher = timm.create_model("vit_small_patch16_224", depth=2, num_classes=10).eval()
-    images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        assert torch.allclose(convert(teacher, STOCK).eval()(images), teacher(images), rtol=0, atol=1e-5)
-
-
 def test_polynomials_of_high_degree_come_close_to_it(build: Build, images: torch.Tensor) -> None:
     teacher = build()
     model = convert(teacher, Approximation(softmax_degree=16, inverse_steps=12)).double()
@@ -181,9 +173,3 @@ def test_another_architecture_is_refused() -> None:
     for model in (timm.create_model("resnet10t", num_classes=3), nn.Linear(2, 2)):
         with pytest.raises(ConversionError, match=f"^the architecture {type(model).__name__} is not supported"):
             convert(model, Approximation())
-
-
-@pytest.mark.parametrize("setting", ["softmax_degree", "inverse_steps"])
-def test_impossible_approximations_are_refused(setting: str) -> None:
-    with pytest.raises(ValueError, match=f"{setting} = 0: at least 1 is needed"):
-        Approximation(**{setting: 0})

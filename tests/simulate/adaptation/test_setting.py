@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
@@ -59,17 +58,6 @@ def test_a_model_is_taken_up_where_it_was_left(found: AdaptationSetting, directo
     assert torch.equal(found.served.transformer(found.test.images), again.served.transformer(found.test.images))
 
 
-def test_another_run_may_have_the_model(found: AdaptationSetting, directory: Path, tmp_path: Path) -> None:
-    other = setting(experiment(backbone=str(directory / BACKBONE)), tmp_path, seed=3)
-    assert not (tmp_path / BACKBONE).exists()
-    assert other.classes == tuple(map(str, range(10)))
-    assert torch.equal(other.served.transformer(found.test.images), found.served.transformer(found.test.images))
-
-
-def test_the_printed_form_shows_no_image(found: AdaptationSetting) -> None:
-    assert "tensor" not in repr(found.own)
-
-
 @pytest.mark.parametrize(
     ("known", "reason"),
     [
@@ -81,10 +69,3 @@ def test_classes_that_do_not_fit_are_refused(tmp_path: Path, known: tuple[int, .
     with pytest.raises(ValueError, match=reason):
         setting(experiment(known_classes=known), tmp_path, seed=3)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_data_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    own = experiment()
-    gone = msgspec.structs.replace(own, data=msgspec.structs.replace(own.data, source=str(tmp_path / "gone.npz")))
-    with pytest.raises((ValueError, OSError), match=r"gone\.npz"):
-        setting(gone, tmp_path, seed=3)

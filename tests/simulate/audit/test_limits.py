@@ -78,14 +78,6 @@ def test_a_sum_over_clients_is_a_batch(found: Found) -> None:
     assert one.psnr == pytest.approx(other.psnr, abs=0.1)
 
 
-def test_a_map_ends_before_the_first_setting_that_is_not_reconstructed(found: Found) -> None:
-    good, bad = found[BATCH, "1"].metrics, found[BATCH, "8"].metrics
-    for metrics, last in (((good, bad, good), "1"), ((bad, good, good), "0")):
-        several = zip(("1", "2", "4"), metrics, strict=True)
-        given = tuple(ClosedFormResult(factor=BATCH, setting=setting, metrics=one) for setting, one in several)
-        assert closed_form_reach(given) == f"batch {last}"
-
-
 def test_who_finds_nothing_left_of_a_gradient_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of 1e12 are so far above every value of a gradient that all are rounded to nothing."""
     monkeypatch.setattr(module, "CHANNELS", ((1e12, 2),))
@@ -98,10 +90,3 @@ def test_who_finds_nothing_left_of_a_gradient_guesses(monkeypatch: pytest.Monkey
         assert metrics.images == 2
         assert metrics.psnr == metrics.baseline_psnr
         assert not metrics.re_identified
-
-
-def test_a_model_that_it_cannot_be_used_on_is_named() -> None:
-    with pytest.raises(ValueError, match="underdetermined: 64 patches, and equations for 32"):
-        closed_form_limits(audited(ModelConfiguration(patch_size=4, width=32)))
-    with pytest.raises(ValueError, match=r"no parameter 'patch_embed\.proj\.weight'"):
-        closed_form_limits(audited(ModelConfiguration(name="lenet")))

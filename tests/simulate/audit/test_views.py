@@ -196,14 +196,3 @@ def test_a_recording_has_what_a_party_received_and_drew_and_only_its_owner_reads
         kinds = {type(record) for record in read(secure.folder, party)}
         assert kinds == {HeardMessage, DrawnOctets, own}
         assert stat.S_IMODE(place(secure.folder, party).stat().st_mode) == 0o600
-
-
-def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
-    place(tmp_path, "server").write_bytes(b"\x91\xa3odd")
-    with pytest.raises(ValueError, match="no recording"):
-        list(read(tmp_path, "server"))
-
-
-def test_nobody_observes_nothing(secure: Recorded) -> None:
-    with pytest.raises(ValueError, match="server or client"):
-        observed(secure.folder, (), secure.subject.terms)

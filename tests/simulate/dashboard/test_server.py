@@ -12,7 +12,6 @@ import pytest
 from tacit.parties.session.events import HeartbeatSent, SessionEnded, WaitingChanged
 from tacit.protocol.session.events import RoundStarted
 from tacit.simulate.dashboard import server
-from tacit.simulate.dashboard.server import Dashboard, DashboardError, Place, listening
 from tests.simulate.conftest import now
 
 TOKEN_NEEDED = "0.0.0.0:0"
@@ -209,34 +208,6 @@ def test_a_reader_that_is_gone_is_forgotten(show: Any, script: Any) -> None:
     assert "Round 1" in next(reader.news())["now"]
 
 
-PLACES = [
-    ("127.0.0.1:8080", "127.0.0.1:8080", True),
-    (":8080", "127.0.0.1:8080", True),
-    ("8080", "127.0.0.1:8080", True),
-    ("localhost:1", "localhost:1", True),
-    ("[::1]:8080", "[::1]:8080", True),
-    ("0.0.0.0:8080", "0.0.0.0:8080", False),
-    ("[::]:8080", "[::]:8080", False),
-    ("server.example:8080", "server.example:8080", False),
-]
-
-
-def test_places() -> None:
-    for text, shown, loopback in PLACES:
-        place = Place.parse(text)
-        assert (str(place), place.loopback) == (shown, loopback)
-    for text in ("", "localhost", "::1:8080", "127.0.0.1:port", "127.0.0.1:70000", "http://a:1", "[::1]"):
-        with pytest.raises(DashboardError, match=r"expected HOST:PORT, such as 127\.0\.0\.1:8080"):
-            Place.parse(text)
-
-
-def test_a_port_in_use_is_refused(show: Any, script: Any) -> None:
-    run = script()
-    reader = show(run)
-    with pytest.raises(DashboardError, match=f"127.0.0.1:{reader.port}: cannot listen there: Address already in use"):
-        show(run, f"127.0.0.1:{reader.port}")
-
-
 def test_ipv6(show: Any, script: Any) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
@@ -245,11 +216,3 @@ def test_ipv6(show: Any, script: Any) -> None:
     reader = show(script(), "[::1]:0")
     assert reader.dashboard.link == f"http://[::1]:{reader.port}/"
     assert reader.ask("/").status == 200
-
-
-def test_it_can_be_made_and_never_opened(script: Any) -> None:
-    from tacit.parties.runs.experiment import load
-
-    with listening("127.0.0.1:0") as listener:
-        dashboard = Dashboard(listener, load(script().run.experiment))
-        dashboard.close()

@@ -9,7 +9,7 @@ from tacit.models.configuration import ModelConfiguration
 from tacit.models.layers import Granularity, layers
 from tacit.models.layout import Layout
 from tacit.models.networks import build
-from tacit.simulate.experiments.fedrsm_table2 import MODELS, PUBLISHED, SMALL_MODELS, experiment
+from tacit.simulate.experiments.fedrsm_table2 import MODELS, PUBLISHED
 from tests.cases import cases
 
 UPLOADS = 10 * 300
@@ -76,21 +76,3 @@ def test_one_reading_saves_what_the_paper_saves(reading: str, model: str, expect
     # Nothing named: all but the classifier.
     chosen = [found[name] for name in names or [name for name in found if name != "fc"]]
     assert fits(model, chosen) == expected
-
-
-def test_the_classifier_of_lenet_was_masked_in_one_upload_of_ten_at_most() -> None:
-    """The least that is saved with the rest is the first convolution; both data sets cost the same, so that the
-    model had 43 outputs for both."""
-    found = shares("lenet", "layer")
-    assert {cells[0].split(", ")[1] for cells in PUBLISHED["fedavg"]} == {"0.47"}
-    most = 1 - 0.435 / 0.475
-    assert (most - found["conv1"]) / (found["fc"] - found["conv1"]) < 0.1
-    assert fits("lenet", [found["fc"]]) == [False, False]
-
-
-def test_the_full_size_takes_this_reading() -> None:
-    for model in MODELS:
-        protection = experiment("fedrsm", ModelConfiguration(name=model), small=False).protection
-        assert protection.send_classifier  # type: ignore[attr-defined]
-        assert protection.granularity == ("stage" if model == "resnet18" else "layer")  # type: ignore[attr-defined]
-    assert set(SMALL_MODELS) == {"lenet", "vit"}

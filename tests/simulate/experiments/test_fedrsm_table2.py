@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from tacit.parties.protections.fedcg import FedCG
-from tacit.simulate.experiments.data import DataError, find
 from tacit.simulate.experiments.engine import prepare, run_study
-from tacit.simulate.experiments.fedrsm_table2 import COSTLY, METHODS, STUDY, values
+from tacit.simulate.experiments.fedrsm_table2 import COSTLY, STUDY, values
 from tacit.simulate.experiments.measures import Request
 from tacit.simulate.experiments.results import RunCost, StudyRow
 from tacit.simulate.experiments.study import Study
@@ -103,23 +102,6 @@ def test_the_full_size_runs_on_a_sample_of_the_images(tmp_path: Path) -> None:
     assert {work.measuring.experiment(job.row, job.seed).data.source for job in work.jobs()} == {source}
 
 
-def test_a_sample_of_more_images_than_there_are_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "images.npz", train=30, test=60)
-    with pytest.raises(DataError, match=r"images.npz has 30 training images; all parties together need 40"):
-        prepare(sampled(4), request(path, tmp_path / "out"), small=False)
-    assert not (tmp_path / "out").exists()
-
-
-def test_of_fewer_test_images_all_are_taken(tmp_path: Path) -> None:
-    path = write(tmp_path / "images.npz", train=60, test=30)
-    work = prepare(sampled(4), request(path, tmp_path / "out"), small=False, patterns=("lenet-*",))
-    work.measuring.start(Nobody().began)
-    with np.load(work.measuring.federated.source) as part:
-        assert (len(part["x_train"]), len(part["x_test"]), work.measuring.test_images) == (40, 30, 30)
-    assert {job.row.name for job in work.jobs()} == {f"lenet-{method}" for method in METHODS}
-    assert work.result(command="").differences[-1] == "30 test images, all that there are, instead of 40"
-
-
 def test_zeros_are_not_sent_but_where_masks_hide_them(make_row: MakeRow) -> None:
     cost = RunCost(sent=3 * 2**20, kept=2**20, seconds=2.0, training_seconds=1.0, choosing_seconds=0.0)
     sent = {
@@ -154,15 +136,3 @@ def test_a_round_of_the_full_size(method: str, tmp_path: Path) -> None:
     # 11,191,242 coordinates of three to eight bytes each, from ten clients.
     assert 3 * 111_912_420 < run.cost.sent < 8.1 * 111_912_420 * (1 + (method == "fedcg"))
     assert 0 < run.cost.kept < run.cost.sent
-
-
-@pytest.mark.parametrize(("classes", "accepted"), [(10, True), (43, True), (12, False)])
-def test_images_of_gtsrb_and_of_cifar_10_are_taken(tmp_path: Path, classes: int, accepted: bool) -> None:
-    path = write(tmp_path / "images.npz", train=2 * classes, test=classes, classes=classes)
-    if accepted:
-        assert len(find(path, clients=10, halved=False, classes=(10, 43)).source.class_names) == classes
-        return
-    with pytest.raises(
-        DataError, match="in 12 classes; the full size takes 32 x 32 x 3 in 10 or 43 classes, as CIFAR-10"
-    ):
-        find(path, clients=10, halved=False, classes=(10, 43))

@@ -9,7 +9,6 @@ import pytest
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.runs.directory import RunDirectoryError
 from tacit.parties.runs.experiment import Experiment
-from tacit.simulate.experiments.catalogue import load
 from tacit.simulate.experiments.engine import PreparedStudy, prepare, run_study
 from tacit.simulate.experiments.federations import Arm, Federations
 from tacit.simulate.experiments.measures import InThisProcess, Request, Row, StudyError, Values
@@ -19,7 +18,6 @@ from tests.cases import cases
 from tests.simulate.experiments.conftest import Nobody
 
 ARM = Arm(name="arm", experiment=Experiment())
-EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "my_study.py"
 
 
 def squares(row: Row, seed: int, request: Request) -> Values:
@@ -110,28 +108,3 @@ def test_arms_that_start_from_one_model_have_one_model(tmp_path: Path) -> None:
     study = replace(NUMBERS, full=Size(rows=(Row(name="row"),)), claims=())
     with pytest.raises(StudyError, match="are each an Arm"):
         prepared(tmp_path / "out", study=study)
-
-
-@cases(
-    ("text", "reason"),
-    [
-        ("", "own.py defines no STUDY; assign a tacit.simulate.experiments.study.Study to it"),
-        ("STUDY = 3\n", "own.py has a STUDY that is of the type int; assign"),
-        ("\nSTUDY = (\n", r"own.py, line 2: '\(' was never closed; correct it"),
-        ("import nowhere_at_all\n", "own.py: ModuleNotFoundError: No module named 'nowhere_at_all'; correct the file"),
-        (None, "own.py is no file; name one that defines STUDY"),
-    ],
-)
-def test_files_without_a_study_are_refused(
-    text: str | None, reason: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("own") / "own.py"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(StudyError, match=reason) as refused:
-        load(path)
-    assert "\n" not in str(refused.value)
-
-
-def test_the_example_is_a_study() -> None:
-    assert [row.name for row in load(EXAMPLE).full.rows] == ["plain", "noise"]

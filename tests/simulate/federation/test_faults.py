@@ -98,11 +98,6 @@ def test_anything_else_is_refused_with_what_would_be_accepted(option: str, text:
     assert str(refused.value).startswith(f"--{option} {text}: {expected}")
 
 
-def test_a_few_parties_are_all_named() -> None:
-    with pytest.raises(FaultError, match=r"they are server, client-1, client-2$"):
-        read_faults(drop=["client-3@TRAIN"], parties=PARTIES[:3])
-
-
 def test_a_server_is_not_started_again() -> None:
     with pytest.raises(FaultError, match="a restarted server is a new session; use --drop and --resume"):
         read(restart=["server@TRAIN"])
@@ -143,10 +138,6 @@ def test_the_earliest_moment_decides_whether_a_killed_party_comes_back_and_the_l
 def test_who_was_dropped_or_frozen_first_stays_away(option: str) -> None:
     faults = read(**{option: ["client-1@MASKED_INPUT:2"]}, restart=["client-1@CONSISTENCY_CHECK:2"])
     assert faults.after_kill("client-1") is None
-
-
-def test_who_was_killed_by_nobody_known_stays_away() -> None:
-    assert read(restart=["client-2@TRAIN"]).after_kill("client-1") is None
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,6 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_every_client_has_a_process_of_its_own(memory: pytest.MonkeyPatch) -> None:
-    given = experiment()
-    chosen = choose(given, CLIENTS, ())
-    assert chosen == Hosting(OWN)
-    assert chosen.patient(given) == given
-
-
 def test_workers_that_are_asked_for_host_the_clients_evenly() -> None:
     given = experiment("[simulate]\nworkers = 2")
     chosen = choose(given, CLIENTS, ())
@@ -45,14 +38,6 @@ def test_workers_that_are_asked_for_host_the_clients_evenly() -> None:
     )
     deadlines = msgspec.structs.replace(given.deadlines, train=2400.0, phase=63.0)
     assert chosen.patient(given) == msgspec.structs.replace(given, deadlines=deadlines)
-
-
-def test_nobody_is_given_longer_than_a_deadline_may_be() -> None:
-    given = experiment(
-        "[simulate]\nworkers = 1\n[deadlines]\ntrain = 86400\nphase = 86399\n[policy]\nlongest_phase = 86400"
-    )
-    deadlines = choose(given, CLIENTS, ()).patient(given).deadlines
-    assert (deadlines.train, deadlines.phase) == (86400.0, 86400.0)
 
 
 def test_who_is_named_by_a_fault_has_its_own_beside_the_workers() -> None:

@@ -55,12 +55,6 @@ def test_images_in_files_stay_there(tmp_path: Path) -> None:
     assert kept(tmp_path).train.images.paths == paths  # type: ignore[union-attr]
 
 
-def test_they_are_written_once(tmp_path: Path) -> None:
-    keep(Source(train=samples(7), test=samples(3), class_names=("first",)), tmp_path)
-    keep(Source(train=samples(7), test=samples(3), class_names=("second",)), tmp_path)
-    assert kept(tmp_path).class_names == ("first",)
-
-
 def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, mode: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

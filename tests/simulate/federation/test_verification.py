@@ -56,12 +56,6 @@ def test_a_value_beyond_the_bound_is_found(run: RunDirectory, shift: float) -> N
         verify(run, RING.bits)
 
 
-def test_only_the_survivors_count(run: RunDirectory) -> None:
-    record(run, names=NAMES[:1])
-    with pytest.raises(VerificationError, match="words of the secure sum are wrong"):
-        verify(run, RING.bits)
-
-
 def test_a_round_without_a_sum_was_aborted_and_is_left_out(run: RunDirectory) -> None:
     record(run)
     write_arrays(run.verification(2, "client-1"), words=WORDS[0], values=VALUES[0])

@@ -12,16 +12,14 @@ import pytest
 import torch
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.parties.correlated.material import check
 from tacit.parties.inference.model import integer_model
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import PassStage, input_share
-from tacit.protocol.inference.schedule import PLACE, STREAM, Sizes
+from tacit.protocol.inference.schedule import PLACE, STREAM
 from tacit.simulate.insecure.revealed_outputs import (
     Revealed,
     RevealedBatch,
     SecretOrder,
-    check_enrolled,
     revealed_batch,
     revealed_blocks,
     revealed_rounds,
@@ -151,12 +149,6 @@ def test_a_batch_in_groups_is_put_into_order_as_a_whole(monkeypatch: pytest.Monk
     assert run.batch.labels.sort().values.equal(torch.arange(3))
 
 
-def test_what_was_told_is_in_no_text() -> None:
-    run = TellingPass(1, ALL)
-    for secret in (*run.carried, run.batch):
-        assert "tensor" not in repr(secret)
-
-
 def test_a_sample_is_drawn_for_every_pass_and_has_the_last_block_and_no_neighbours() -> None:
     session = bytes(range(32))
     samples = [revealed_blocks("sampled", 12, session=session, number=number) for number in range(1, 101)]
@@ -164,14 +156,3 @@ def test_a_sample_is_drawn_for_every_pass_and_has_the_last_block_and_no_neighbou
     # 89 samples have neither neighbours nor a gap in front: two passes of twelve blocks seldom have the same.
     assert len(set(samples)) > 30
     assert revealed_blocks("sampled", 12, session=bytes(32), number=1) != samples[0]
-
-
-def test_more_than_fits_into_one_order_is_refused() -> None:
-    sizes = Sizes(side=32, channels=3, patch=8, width=768, heads=12, hidden=3072, blocks=12, classes=2)
-    most = 13_596
-    check_enrolled(sizes, most)
-    check(SecretOrder.request(most, 3073), 2)
-    with pytest.raises(ValueError, match=f"{most + 1} images of 3072 values cannot be put into one order"):
-        check_enrolled(sizes, most + 1)
-    with pytest.raises(ValueError, match="words are more than"):
-        check(SecretOrder.request(most + 1, 3073), 2)

@@ -214,25 +214,10 @@ def test_the_page_says_what_the_clocks_were_ahead_and_how_certain_that_is(apart:
     assert "processes of one user" not in page
 
 
-def test_a_run_of_one_machine_has_no_clocks(script: Any) -> None:
-    run = script()
-    run.session()
-    run.round(1)
-    page = make_report(run.run)
-    assert 'id="clocks"' not in page
-    assert "processes of one user" in page
-
-
 def test_a_log_is_given_once(apart: Any) -> None:
     run, _, places = apart
     with pytest.raises(EventLogError, match="this log of client-1 is given twice"):
         read_state(run.run.path / "events", *places, places[0])
-
-
-def test_a_place_without_logs_is_refused(apart: Any, tmp_path: Path) -> None:
-    run, _, _ = apart
-    with pytest.raises(EventLogError, match="none: no event logs are there"):
-        read_state(run.run.path / "events", tmp_path / "none")
 
 
 def test_a_log_is_read_up_to_notes_that_are_none(apart: Any) -> None:

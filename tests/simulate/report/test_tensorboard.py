@@ -96,10 +96,3 @@ def test_an_error_is_warned_of_once(scripted: ScriptedRun, tmp_path: Path) -> No
     assert line.startswith("--tensorboard: ")
     assert str(tmp_path / "file") in line
     assert line.endswith("; nothing more of this run is written there")
-
-
-def test_a_run_without_a_round_makes_no_folder(script: Script, tmp_path: Path) -> None:
-    written = script()
-    written.session()
-    assert play(written.run, tmp_path / "board") == []
-    assert not (tmp_path / "board").exists()
