@@ -15,7 +15,7 @@ from tacit.protocol.adaptation.states import AdaptationTrigger
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.codec import Envelope, Packet, decode
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import IGNORE, Machine, Row, Transmit, Trigger
+from tacit.protocol.core.machine import IGNORE, Machine, Transmit, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.inference.data_owner import InferencePolicy
 from tacit.protocol.inference.quota import Quota
@@ -25,14 +25,13 @@ from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.world.adaptation import PASS, MemoryAdaptation, learning_terms, round_plan
 from tacit.simulate.world.inference import MODEL_OWNER, PATIENCE, data_owner_names
 from tests.cases import cases
+from tests.protocol.cells import IGNORED, Cells, Expected, check_table
 
 (DATA_OWNER,) = data_owner_names(1)
-IGNORED = "ignored"
-Expected = dict[str, dict[str, str | set[str]]]
 
-BREAK: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "drop": {"ABORTED"}}
-END: dict[str, str | set[str]] = {**BREAK, "expire": {"ABORTED"}}
-OVER: dict[str, str | set[str]] = {"abort": IGNORED, "drop": IGNORED}
+BREAK: Cells = {"abort": {"ABORTED"}, "drop": {"ABORTED"}}
+END: Cells = {**BREAK, "expire": {"ABORTED"}}
+OVER: Cells = {"abort": IGNORED, "drop": IGNORED}
 OPEN, GIVE = "opening", "open shares"
 AUDIT = ("audit-commitment", "audit-coin", "audit-keys")
 BY_DATA_OWNER: Expected = {
@@ -125,18 +124,7 @@ ALONE = OpeningPolicy(rounds=2, owners=1, smallest_cohort=1, colluders=0)
 @cases("role", TABLES)
 def test_the_table_says_what_is_written_here(role: str) -> None:
     table, expected = TABLES[role]
-
-    def verdict(state: Any, cause: Any) -> str | set[str] | None:
-        row = table.get((state, cause))
-        if row is IGNORE:
-            return IGNORED
-        return {state.name for state in row.to} if isinstance(row, Row) else None
-
-    for state in InferenceState:
-        for name, cause in CAUSES.items():
-            assert verdict(state, cause) == expected.get(state.name, {}).get(name), (state, name)
-    assert {state.name for state, _ in table} == set(expected)
-    assert {cause for _, cause in table} <= set(CAUSES.values())
+    check_table(table, InferenceState, CAUSES, expected)
 
 
 def test_every_type_of_the_family_has_a_row_and_of_a_federation_is_abort_alone() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import Event, MessageRefused
-from tacit.protocol.core.machine import IGNORE, Ended, Inside, Row, Trigger
+from tacit.protocol.core.machine import Ended, Trigger
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
 from tacit.protocol.group_key.events import KeyAgreementFailed
 from tacit.protocol.group_key.holder import HOLDER_TABLE
@@ -23,18 +23,15 @@ from tacit.protocol.sum.exchange import ClientAborted
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel
 from tests.cases import cases
+from tests.protocol.cells import ATTEMPT, IGNORED, Cells, Expected, check_table
 
 CLIENT = "client-0"
-IGNORED = "ignored"
-ATTEMPT = "attempt"
-"""The machine of the attempt decides."""
-Expected = dict[str, dict[str, str | set[str]]]
 
 TO_MEMBER = ("peer-key-commits", "peer-key-contributions", "peer-key-confirmations")
 TO_RELAY = ("key-commit", "key-contribution", "confirm-key", "key-accepted", "key-complaint")
 TRANSFERRED = ("keyed-model", "fetch", "chunk")
-END: dict[str, str | set[str]] = {"end-key": {"NO_KEY"}}
-GIVE_UP: dict[str, str | set[str]] = {"expire": {"NO_KEY"}}
+END: Cells = {"end-key": {"NO_KEY"}}
+GIVE_UP: Cells = {"expire": {"NO_KEY"}}
 HOLDER: Expected = {
     "NO_KEY": {**END, "start-key": {"AGREEING"}, **dict.fromkeys(TO_MEMBER, IGNORED)},
     "AGREEING": {
@@ -54,8 +51,8 @@ HOLDER: Expected = {
     "PROVIDING": {**END, **GIVE_UP, "fetch": {"PROVIDING", "KEYED"}},
     "FETCHING_LAST": {**GIVE_UP, "chunk": {"FETCHING_LAST", "KEYED"}},
 }
-LATE: dict[str, str | set[str]] = dict.fromkeys((*TO_RELAY, *TRANSFERRED), IGNORED)
-FAIL: dict[str, str | set[str]] = {"expire": {"IDLE"}, "drop": {"IDLE"}}
+LATE: Cells = dict.fromkeys((*TO_RELAY, *TRANSFERRED), IGNORED)
+FAIL: Cells = {"expire": {"IDLE"}, "drop": {"IDLE"}}
 KEEPER: Expected = {
     "IDLE": {
         **LATE,
@@ -89,25 +86,13 @@ TABLES: list[tuple[Any, Any, Expected]] = [(HOLDER_TABLE, HolderState, HOLDER), 
 
 @cases(("table", "states", "expected"), TABLES)
 def test_the_table_says_what_is_written_here(table: Any, states: Any, expected: Expected) -> None:
-    def verdict(state: Any, cause: Any) -> str | set[str] | None:
-        row = table.get((state, cause))
-        if row is IGNORE:
-            return IGNORED
-        if isinstance(row, Inside):
-            assert (row.machine, row.otherwise) == ("attempt", None)
-            return ATTEMPT
-        return {state.name for state in row.to} if isinstance(row, Row) else None
-
     results = (GroupKey, KeyAgreed, KeyFailed, ClientAborted)
     causes = {
         **MESSAGES,
         **{trigger.value: trigger for trigger in (*Trigger, *KeyTrigger)},
         **{result.__name__: result for result in results},
     }
-    for state in states:
-        for name, cause in causes.items():
-            assert verdict(state, cause) == expected[state.name].get(name), (state, name)
-    assert set(expected) == {state.name for state in states}
+    check_table(table, states, causes, expected)
     assert {cause for _, cause in table} <= set(causes.values())
 
 

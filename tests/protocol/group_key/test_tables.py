@@ -6,10 +6,9 @@ legal it is refused as MALFORMED, where it is not as UNEXPECTED, which shows tha
 
 from typing import Any
 
-from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import MessageRefused
-from tacit.protocol.core.machine import IGNORE, Row, Send, Trigger
+from tacit.protocol.core.machine import Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.holder import MEMBER_TABLE
@@ -17,15 +16,12 @@ from tacit.protocol.group_key.keeper import RELAY_TABLE
 from tacit.protocol.group_key.states import KeyTrigger, MemberState, RelayState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.exchange import ClientAborted
-from tacit.protocol.sum.states import VERSION
 from tests.cases import cases
+from tests.protocol.cells import IGNORED, Cells, Expected, check_table, garbage
 from tests.world.exchange import Delivery
 from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 
-IGNORED = "ignored"
-Expected = dict[str, dict[str, str | set[str]]]
-
-STOPS: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "expire": {"ABORTED"}}
+STOPS: Cells = {"abort": {"ABORTED"}, "expire": {"ABORTED"}}
 MEMBER: Expected = {
     "READY": {"start": {"AWAIT_PEER_COMMITS"}},
     "AWAIT_PEER_COMMITS": {"peer-key-commits": {"AWAIT_PEER_CONTRIBUTIONS"}, **STOPS},
@@ -36,8 +32,8 @@ MEMBER: Expected = {
         ("abort", "peer-key-commits", "peer-key-contributions", "peer-key-confirmations"), IGNORED
     ),
 }
-ENDS: dict[str, str | set[str]] = {**STOPS, "drop": {"ABORTED"}}
-OVER: dict[str, str | set[str]] = dict.fromkeys(
+ENDS: Cells = {**STOPS, "drop": {"ABORTED"}}
+OVER: Cells = dict.fromkeys(
     ("key-commit", "key-contribution", "confirm-key", "key-accepted", "key-complaint", "abort", "drop"), IGNORED
 )
 RELAYED: Expected = {
@@ -73,18 +69,8 @@ TABLES: list[tuple[Any, Any, Expected]] = [(MEMBER_TABLE, MemberState, MEMBER), 
 
 @cases(("table", "states", "expected"), TABLES)
 def test_the_table_says_what_is_written_here(table: Any, states: Any, expected: Expected) -> None:
-    def verdict(state: Any, cause: Any) -> str | set[str] | None:
-        row = table.get((state, cause))
-        if row is IGNORE:
-            return IGNORED
-        return {state.name for state in row.to} if isinstance(row, Row) else None
-
     causes = {**MESSAGES, **{trigger.value: trigger for trigger in (*Trigger, *KeyTrigger)}}
-    for state in states:
-        for name, cause in causes.items():
-            assert verdict(state, cause) == expected[state.name].get(name), (state, name)
-    assert set(expected) == {state.name for state in states}
-    assert {cause for _, cause in table} <= set(causes.values())
+    check_table(table, states, causes, expected)
 
 
 def brought_to(party: str, state: str) -> MemoryGroupKey:
@@ -116,10 +102,7 @@ def test_every_message_in_every_state(party: str, state: str) -> None:
         # Whom the relay does not wait for repeats itself.
         waited = party != RELAY or run.agreement.places[sender] in run.relay.waiting
         ignored = machine.ignored
-        envelope = Envelope(
-            version=VERSION, type=kind, session=run.agreement.session, round=0, sender=sender, sequence=0
-        )
-        outputs = machine.receive(sender, Packet(envelope, b"\xc1", None, MESSAGES), run.now)
+        outputs = machine.receive(sender, garbage(run.agreement, kind, sender), run.now)
         if expected.get(kind) == IGNORED or (
             kind in expected and not waited and kind not in ("abort", "key-complaint")
         ):

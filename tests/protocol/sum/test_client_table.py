@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.events import MessageRefused
-from tacit.protocol.core.machine import IGNORE, Row, Send, Trigger
+from tacit.protocol.core.machine import Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.primitives import AgreementKey
 from tacit.protocol.session.messages import MESSAGES
@@ -23,18 +22,17 @@ from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.client import CLIENT_TABLES, AggregationClient
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import HeldShares
-from tacit.protocol.sum.states import VERSION, ClientState, SumTrigger
+from tacit.protocol.sum.states import ClientState, SumTrigger
 from tests.cases import cases
+from tests.protocol.cells import Cells, Expected, check_table, garbage
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
-IGNORED = "ignored"
 MODES = ("active", "semi-honest")
-Expected = dict[str, dict[str, str | set[str]]]
 
-ENDS: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "drop": {"ABORTED"}, "expire": {"ABORTED"}}
-AT_WORK: dict[str, str | set[str]] = {
+ENDS: Cells = {"abort": {"ABORTED"}, "drop": {"ABORTED"}, "expire": {"ABORTED"}}
+AT_WORK: Cells = {
     "fetch-vector": {"AWAIT_VECTOR"},
     "contribute": {"AWAIT_VECTOR"},
     "complete": {"AWAIT_SURVIVORS"},
@@ -42,7 +40,7 @@ AT_WORK: dict[str, str | set[str]] = {
     "drop": {"ABORTED"},
 }
 """While only its own vector is missing nothing of the server is, and nobody is late."""
-MASKED: dict[str, str | set[str]] = {kind: {"AWAIT_SURVIVORS"} for kind in ("fetch-vector", "peer-complaints")}
+MASKED: Cells = {kind: {"AWAIT_SURVIVORS"} for kind in ("fetch-vector", "peer-complaints")}
 CLIENT: dict[str, Expected] = {
     "active": {
         "READY": {"start": {"AWAIT_PEER_KEYS"}, "drop": {"ABORTED"}},
@@ -74,33 +72,8 @@ REACHABLE = [
 
 @cases("mode", MODES)
 def test_the_table_says_what_is_written_here(mode: str) -> None:
-    table: Any = CLIENT_TABLES[mode]
-
-    def verdict(state: Any, cause: Any) -> str | set[str] | None:
-        row = table.get((state, cause))
-        if row is IGNORE:
-            return IGNORED
-        return {state.name for state in row.to} if isinstance(row, Row) else None
-
     causes = {**MESSAGES, **{trigger.value: trigger for trigger in (*Trigger, *SumTrigger)}}
-    for state in ClientState:
-        for name, cause in causes.items():
-            assert verdict(state, cause) == CLIENT[mode][state.name].get(name), (state, name)
-    assert set(CLIENT[mode]) == {state.name for state in ClientState}
-    assert {cause for _, cause in table} <= set(causes.values())
-
-
-def garbage(run: MemorySum, kind: str, sender: str) -> Packet:
-    """A message of this type whose body is no message."""
-    envelope = Envelope(
-        version=VERSION,
-        type=kind,
-        session=run.agreement.session,
-        round=run.agreement.round,
-        sender=sender,
-        sequence=0,
-    )
-    return Packet(envelope, b"\xc1", None, MESSAGES)
+    check_table(CLIENT_TABLES[mode], ClientState, causes, CLIENT[mode])
 
 
 def client_in(mode: str, state: str) -> tuple[MemorySum, AggregationClient]:
@@ -163,7 +136,7 @@ def test_every_message_to_a_client(mode: str, state: str, audit: Audit) -> None:
     for kind in (*(kind.TYPE for kind in (*SUM_TO_CLIENT, *SUM_TO_SERVER)), "abort", "fetch"):
         run, client = client_in(mode, state)
         assert len(secrets_within(client)) == SECRETS[state]
-        outputs = client.receive("server", garbage(run, kind, "server"), run.now)
+        outputs = client.receive("server", garbage(run.agreement, kind, "server"), run.now)
         code = Code.MALFORMED if kind in row else Code.UNEXPECTED
         assert client.ignored == 0
         if state in ("DONE", "ABORTED"):

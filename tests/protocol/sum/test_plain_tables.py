@@ -10,28 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.events import MessageRefused
-from tacit.protocol.core.machine import IGNORE, Row, Send, Trigger
+from tacit.protocol.core.machine import Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.plain import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE, PlainSumClient
-from tacit.protocol.sum.states import VERSION, ClientState, ServerState, SumTrigger
+from tacit.protocol.sum.states import ClientState, ServerState, SumTrigger
 from tests.cases import cases
+from tests.protocol.cells import IGNORED, Cells, Expected, check_table, garbage
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
 ExactSum = Callable[[MemorySum], Summed]
-Expected = dict[str, dict[str, str | set[str]]]
 CHUNKS = 7
 TRAINED, PHASE = 100.0, 10.0
 """Seconds that memory_sum allows for training and for a phase."""
 
-ENDS: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "drop": {"ABORTED"}, "expire": {"ABORTED"}}
+ENDS: Cells = {"abort": {"ABORTED"}, "drop": {"ABORTED"}, "expire": {"ABORTED"}}
 CLIENT: Expected = {
     "READY": {"start": {"AWAIT_VECTOR"}, "drop": {"ABORTED"}},
     "AWAIT_VECTOR": {
@@ -45,10 +44,7 @@ CLIENT: Expected = {
     "DONE": {},
     "ABORTED": {},
 }
-IGNORED = "ignored"
-FINISHED: dict[str, str | set[str]] = dict.fromkeys(
-    ("masked-input", "vector-chunk", "abort", "drop", "expire"), IGNORED
-)
+FINISHED: Cells = dict.fromkeys(("masked-input", "vector-chunk", "abort", "drop", "expire"), IGNORED)
 SERVER: Expected = {
     "MASKED_INPUT": {
         **{name: {"MASKED_INPUT"} for name in ("start", "masked-input", "vector-chunk", "abort", "drop", "expire")},
@@ -78,24 +74,8 @@ def plain_sum(clients: int) -> MemorySum:
     ],
 )
 def test_the_tables_say_what_is_written_here(table: Any, expected: Expected, states: Any) -> None:
-    def verdict(state: Any, cause: Any) -> str | set[str] | None:
-        row = table.get((state, cause))
-        if row is IGNORE:
-            return IGNORED
-        return {state.name for state in row.to} if isinstance(row, Row) else None
-
     causes = {**MESSAGES, **{trigger.value: trigger for trigger in (*Trigger, *SumTrigger)}}
-    for state in states:
-        for name, cause in causes.items():
-            assert verdict(state, cause) == expected.get(state.name, {}).get(name), (state, name)
-    assert {cause for _, cause in table} <= set(causes.values())
-
-
-def garbage(run: MemorySum, kind: str, sender: str) -> Packet:
-    """A message of this type whose body is no message."""
-    session, round = run.agreement.session, run.agreement.round
-    envelope = Envelope(version=VERSION, type=kind, session=session, round=round, sender=sender, sequence=0)
-    return Packet(envelope, b"\xc1", None, MESSAGES)
+    check_table(table, states, causes, expected)
 
 
 def client_in(state: str) -> tuple[MemorySum, PlainSumClient]:
@@ -121,7 +101,7 @@ def test_every_message_to_a_client(state: str, kind: str, summed: ExactSum) -> N
     run, client = client_in(state)
     over = state in ("DONE", "ABORTED")
     assert keeps_its_vector(client) != over
-    outputs = client.receive("server", garbage(run, kind, "server"), run.now)
+    outputs = client.receive("server", garbage(run.agreement, kind, "server"), run.now)
     assert client.ignored == 0
     assert client.deadline is None
     assert not keeps_its_vector(client)
@@ -205,7 +185,7 @@ def test_every_message_to_the_server(state: str, heard: str, kind: str, summed: 
     run = server_in(state, heard)
     server, verdict = run.server, SERVER[state].get(kind)
     before = set(server.waiting), server.deadline, server.ignored
-    outputs = server.receive("c0", garbage(run, kind, "c0"), run.now)
+    outputs = server.receive("c0", garbage(run.agreement, kind, "c0"), run.now)
     assert server.state.name == state
     repeated = (kind == "masked-input" and heard != "nothing") or (kind == "vector-chunk" and heard == "delivered")
     if state != "MASKED_INPUT" or repeated:

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError
-from tacit.protocol.core.machine import IGNORE, Row, Send, Trigger
+from tacit.protocol.core.machine import Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.states import SUM_TO_CLIENT, SUM_TO_SERVER
@@ -21,20 +20,17 @@ from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.server import SERVER_TABLES
-from tacit.protocol.sum.states import VERSION, ClientState, ServerState, SumTrigger
+from tacit.protocol.sum.states import ClientState, ServerState, SumTrigger
 from tests.cases import cases
+from tests.protocol.cells import IGNORED, Cells, Expected, check_table, garbage
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
-IGNORED = "ignored"
 MODES = ("active", "semi-honest")
-Expected = dict[str, dict[str, str | set[str]]]
 
-OVER: dict[str, str | set[str]] = dict.fromkeys(
-    ("advertise-keys", "share-keys", "masked-input", "vector-chunk"), IGNORED
-)
-FINISHED: dict[str, str | set[str]] = {
+OVER: Cells = dict.fromkeys(("advertise-keys", "share-keys", "masked-input", "vector-chunk"), IGNORED)
+FINISHED: Cells = {
     **OVER,
     "answer-complaints": IGNORED,
     "unmask-shares": IGNORED,
@@ -44,7 +40,7 @@ FINISHED: dict[str, str | set[str]] = {
 }
 
 
-def collecting(state: str, *following: str) -> dict[str, str | set[str]]:
+def collecting(state: str, *following: str) -> Cells:
     return {"abort": {state}, "drop": {state}, "expire": {state}, "complete": {*following, "ABORTED"}}
 
 
@@ -131,33 +127,8 @@ REACHABLE = [
 
 @cases("mode", MODES)
 def test_the_table_says_what_is_written_here(mode: str) -> None:
-    table: Any = SERVER_TABLES[mode]
-
-    def verdict(state: Any, cause: Any) -> str | set[str] | None:
-        row = table.get((state, cause))
-        if row is IGNORE:
-            return IGNORED
-        return {state.name for state in row.to} if isinstance(row, Row) else None
-
     causes = {**MESSAGES, **{trigger.value: trigger for trigger in (*Trigger, *SumTrigger)}}
-    for state in ServerState:
-        for name, cause in causes.items():
-            assert verdict(state, cause) == SERVER[mode][state.name].get(name), (state, name)
-    assert set(SERVER[mode]) == {state.name for state in ServerState}
-    assert {cause for _, cause in table} <= set(causes.values())
-
-
-def garbage(run: MemorySum, kind: str, sender: str) -> Packet:
-    """A message of this type whose body is no message."""
-    envelope = Envelope(
-        version=VERSION,
-        type=kind,
-        session=run.agreement.session,
-        round=run.agreement.round,
-        sender=sender,
-        sequence=0,
-    )
-    return Packet(envelope, b"\xc1", None, MESSAGES)
+    check_table(SERVER_TABLES[mode], ServerState, causes, SERVER[mode])
 
 
 def server_in(mode: str, state: str, spoil: Any, *, answered: bool) -> MemorySum:
@@ -201,7 +172,7 @@ def test_every_message_to_the_server(mode: str, state: str, answered: bool, audi
         before = set(server.waiting), server.deadline, server.ignored
         verdict = row.get(kind)
         repeated = answered and kind != "abort" and isinstance(verdict, set)
-        outputs = server.receive("c0", garbage(run, kind, "c0"), run.now)
+        outputs = server.receive("c0", garbage(run.agreement, kind, "c0"), run.now)
         assert server.state.name == state
         if verdict == IGNORED or repeated or terminal:
             assert outputs == []
