@@ -1,29 +1,15 @@
 """Random binary weights (Sawada et al. 2024): clients zero random coordinates of their updates.
 
-A coordinate is zero with probability R (Eq. 11), the same for all tensors or by patterns over their names. The mean of
-a coordinate is taken over the clients whose weight there is one (Eq. 12); the secure sum yields these counts.
+A coordinate is zero with probability R (Eq. 11); its mean is taken over the clients whose weight there is one (Eq. 12).
+With fresh weights the number of updates in m rounds by n clients is binomial, P(f) = C(m, f) (1 - R^n)^f R^(n(m - f))
+(Eq. 13; the exponent printed there, n - f, does not sum to one); with locked weights it is m, with probability 1 - R^n,
+or 0.
 
-How often a coordinate is updated in m rounds by n clients follows from R alone: with fresh weights every round it is
-binomial, P(f) = C(m, f) (1 - R^n)^f R^(n(m - f)) (Eq. 13; the exponent printed there, n - f, does not sum to one); with
-locked weights a coordinate is updated always, with probability 1 - R^n, or never.
-
-Coordinated weights. Drawn alone, the weights of n clients leave some coordinates to a single one of them, whose value
-is then the sum. Here all members draw from the same random words: a coordinate has no contributor, or `fewest` at
-least, and R stays.
-
-The number of contributors is zero with probability 1 - w; else it is c ~ Binomial(n, 1 - R) given c >= fewest, with w =
-n (1 - R) / E[c | c >= fewest]. This is a probability, because a condition c >= fewest cannot lower a mean: E[c | c >=
-fewest] >= E[c] = n (1 - R). The members stand in an order drawn anew for every tensor; the contributors are c
-neighbours in the circle of that order, from a random start. A member's position is uniform, so whatever c and the start
-are, it contributes with probability c / n; over all c, E[c] / n = w E[c | c >= fewest] / n = 1 - R.
-
-docs/spec/protections.md specifies this in 65,536ths: a table gives c for a random word, rounded so that R is exact,
-which departs from the distribution above by at most 2 n / 65536 in total variation.
-
-The price: the random words disclose the masks of all members to insiders, and to a server with one of them on its side.
-These see which members a sum is of, and when they subtract their own values, fewer than `fewest` are left. Outsiders
-see what independent weights show: the number of contributors. n is the cohort of the round; members that drop out later
-leave coordinates with fewer contributors, so `fewest` should include the number of tolerated dropouts.
+Coordinated weights: all members draw from the same random words, so that a coordinate has no contributor, or `fewest`
+at least, and R stays. docs/spec/protections.md specifies this, and docs/protection.md what it reveals. The number of
+contributors is zero with probability 1 - w, else c ~ Binomial(n, 1 - R) given c >= fewest, with w = n (1 - R) / E[c | c
+>= fewest]; the contributors are c neighbours in a circle of the members whose order and start are random, so that each
+contributes with probability E[c] / n = 1 - R.
 """
 
 from __future__ import annotations

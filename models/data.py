@@ -1,17 +1,10 @@
 """Labelled images as tensors for a vision transformer, and the validation set of a client.
 
-The readers in datasets/ find and check the images; here they become tensors: square, resized bilinearly (with
-antialiasing where that shrinks them), every channel shifted and scaled by a mean and standard deviation: those that are
-given, or, where all training images are in one place, theirs. Images in arrays are normalised first and resized then;
-images in files are resized when they are decoded, and if there are many, mean and deviation come from an evenly spaced
-part of them (datasets/samples.py).
+Images in arrays are normalised first and resized then; images in files are resized when they are decoded. Tensors are
+made only for the images that are asked for, a block at a time. The statistics are exact sums.
 
-Tensors are made only for the images that are asked for, a block at a time: a client that takes its share of a data set
-pays four bytes per channel and pixel for that share, whatever the size of the whole. The statistics are exact sums.
-
-A client chooses its validation set alone and writes nothing down: the choice follows from the images and the run, so
-that a client that was killed, whose files are listed in another order, or that goes on at another host, never trains on
-its validation images.
+A client's validation set follows from the images and the run, so that a client that was killed, whose files are listed
+in another order, or that goes on at another host, never trains on its validation images.
 """
 
 from __future__ import annotations

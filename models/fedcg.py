@@ -1,19 +1,10 @@
 """FedCG: a classifier cut in two, with a generator that imitates its first half, and the training of all of them.
 
 Wu et al. 2022, "FedCG: Leverage Conditional GAN for Protecting Privacy and Maintaining Competitive Performance in
-Federated Learning". A client keeps its extractor, the network up to the cut, and a discriminator; it shares the rest,
-the classifier, and a generator, which makes features of a class from noise and so stands for the extractor.
-
-As in the authors' code the features go through a sigmoid, classes come as one-hot vectors, and maps grow (shrink) by
-transposed (plain) convolutions with kernels of 2, batch normalisation and (leaky) ReLUs, from (to) 512 channels. Their
-code fits features of 5 x 5; here every layer doubles the map, so that a few layers reach any size. The tokens of a
-transformer are a map of one column whose channels are the width.
-
-A client first trains extractor and classifier on its images; the features are drawn to those that the received
-generator makes of the same classes, the more the later the round (Eq. 3 and 4). Then discriminator and generator play
-against each other for the features of the extractor, which is fixed meanwhile (Eq. 5 and 6). The server starts from the
-mean of generators and classifiers and trains them until their joint predictions for random classes match those of the
-clients' (Eq. 7). Where the paper is silent, the settings are those of the authors' code.
+Federated Learning". As in the authors' code the features go through a sigmoid, classes come as one-hot vectors, and
+maps grow (shrink) by transposed (plain) convolutions with kernels of 2, batch normalisation and (leaky) ReLUs, from
+(to) 512 channels. Their code fits features of 5 x 5; here every layer doubles the map, so that a few layers reach any
+size. The tokens of a transformer are a map of one column. Where the paper is silent, settings are the authors' code's.
 """
 
 from __future__ import annotations

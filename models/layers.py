@@ -1,15 +1,11 @@
 """A model as a list of layers, each of which is sent or kept as a whole.
 
-The tensors of a model are divided among its layers without rest, in the order of its layout. With granularity "layer" a
-layer begins with every convolution or linear map, and holds what stands behind it up to the next: its bias and the
-normalisation that follows, buffers and all. What stands before the first one belongs to the first (class token and
-position embedding of a vision transformer). With "block" the tensors of a residual block (`BasicBlock` and `Bottleneck`
-of a ResNet, `Block` of a vision transformer) are one layer, with "stage" those of all residual blocks of a ResNet that
-follow each other with the same width; the rest of the model is divided as above.
+With granularity "layer" a layer begins with every convolution or linear map, and holds what stands behind it up to the
+next. What stands before the first one belongs to the first. With "block" the tensors of a residual block are one layer,
+with "stage" those of all residual blocks of a ResNet that follow each other with the same width.
 
-The output of a block or a stage is its own. That of a map is taken after the normalisation and the activation that
-follow: from the last module that is fed with the very tensor that came out of the one before and keeps its shape (in a
-trial run).
+The output of a block or a stage is its own; that of a map is taken after the normalisation and the activation that
+follow: from the last module that is fed with the very tensor that came out of the one before and keeps its shape.
 """
 
 from __future__ import annotations

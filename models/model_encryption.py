@@ -1,22 +1,13 @@
 """Model encryption (Aso et al. 2023): the embeddings of a vision transformer under a key that the server lacks.
 
-The patch embedding E_pat [L, D], L = C P P values of a patch, becomes E_a E_pat (Eq. 3), with E_a [L, L] invertible;
-the position embedding E_pos becomes E_b E_pos (Eq. 7), with E_b a permutation of its rows that leaves those of class
-and register tokens in place. Biases and all other tensors stay as they are. Both maps are linear: one `encrypt` serves
-models, differences and gradients, and a server that adds and scales ciphertexts trains (Eq. 8-12).
+The patch embedding E_pat [L, D], L = C P P values of a patch, becomes E_a E_pat (Eq. 3); the position embedding E_pos
+becomes E_b E_pos (Eq. 7), with E_b a permutation of the rows of patches. Both maps are linear: one `encrypt` serves
+models, differences and gradients. The key follows from random words as docs/spec/protections.md has it.
 
-The key follows from random words as docs/spec/protections.md has it. G [L, L] is normal up to the 53 bits of a number,
-which end the tails at 8.6 standard deviations. "gaussian": E_a = G / sqrt(L), so that ciphertexts are about as large as
-plaintexts; "orthogonal": E_a = Q of G = QR with the signs that make R's diagonal positive, which is uniform (Haar) over
-the orthogonal group (Mezzadri 2007, "How to generate random matrices from the classical compact groups").
-
-Accuracy. A ciphertext is rounded to float32: c + d with |d| <= 2^-24 |c| for every column c = E_a w, the L values of a
-patch for one of D features. Decryption makes it w + E_a^-1 d, which is off by |E_a^-1| 2^-24 |E_a| |w| = 2^-24 k |w| at
-most, where k is the condition number of E_a; what float64 adds is smaller by about L 2^-29. A key is refused where this
-passes MAX_RELATIVE_ERROR. An orthogonal E_a has k = 1; a Gaussian one exceeds x L for one key in x / 2 (Edelman 1988,
-"Eigenvalues and condition numbers of random matrices"), so that of keys for L = 768 one in 109 is refused.
-
-An orthogonal E_a keeps inner products and lengths of columns, so a server learns these.
+Accuracy. A ciphertext is rounded to float32, so that decryption is off by 2^-24 k |w| at most, where k is the condition
+number of E_a. A key is refused where this passes MAX_RELATIVE_ERROR. An orthogonal E_a has k = 1; a Gaussian one
+exceeds x L for one key in x / 2 (Edelman 1988), so that of keys for L = 768 one in 109 is refused. An orthogonal E_a
+keeps inner products and lengths of columns, so a server learns these.
 """
 
 from __future__ import annotations

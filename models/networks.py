@@ -1,16 +1,9 @@
 """Build the network of an experiment: timm's `VisionTransformer`, any model that timm knows by name, or one of ours.
 
-"vit" is built from the sizes in the configuration (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", pre-norm
-blocks with a class token). Random weights depend on the seed alone, and PyTorch's global generator is left as it was.
-
-"lenet" and "convnet" are small convolutional networks from the literature on attacks:
-
-LeNet is that of Zhu et al. 2019, "Deep Leakage from Gradients": smooth and easy to attack. Three convolutions of 12
-channels with 5 x 5 kernels and strides 2, 2 and 1, each followed by a sigmoid, and one linear layer. Weights and biases
-start uniform in [-1/2, 1/2], as in the authors' code: with PyTorch's start, ten times smaller, sigmoids pass little on.
-
-ConvNet is that of Geiping et al. 2020, "Inverting Gradients", at width 32: nine convolutions with 3 x 3 kernels, each
-followed by batch normalisation and a ReLU, the sixth and the ninth by a 3 x 3 max pooling as well; and a linear layer.
+Random weights depend on the seed alone, and PyTorch's global generator is left as it was. "lenet" is that of Zhu et al.
+2019, "Deep Leakage from Gradients", whose weights start uniform in [-1/2, 1/2] as in the authors' code: with PyTorch's
+start, ten times smaller, sigmoids pass little on. "convnet" is that of Geiping et al. 2020, "Inverting Gradients", at
+width 32.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """A tripwire: what a client can notice of a model that was crafted to read its images out of a sum.
 
-Known attacks leave patterns in the weights that random ones do not have and trained ones seldom: rows of a linear map
-that are copies of each other but for scale; biases that ascend or descend along such rows, which make bins; square maps
-that are the identity, or output maps of a block's branch that are zero, which carry an image unchanged to where it is
-read; and classifiers with zeros in half of their rows and more, which silence all but one class. Each is found by name.
-
-This is no protection. A server that knows these patterns avoids them: turns every row a little in a direction that
-images do not have, permutes bins, carries images by a rotation. What is found tells that somebody tried a known attack;
-nothing found tells nothing.
+Known attacks leave patterns in the weights that random ones do not have and trained ones seldom (docs/audits.md). This
+is no protection: a server that knows these patterns avoids them. What is found tells that somebody tried a known
+attack; nothing found tells nothing.
 """
 
 from __future__ import annotations

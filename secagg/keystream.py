@@ -1,14 +1,10 @@
-"""Masks and other pseudorandom words, expanded from 32-byte seeds with AES-256-CTR.
+"""Masks and other pseudorandom words, expanded from 32-byte seeds with AES-256-CTR (docs/spec/primitives.md).
 
-The AES key of a seed is HKDF-Expand-SHA256 (RFC 5869, section 2.3) with the usage label as info, so that one seed
-gives unrelated streams for unrelated purposes. One block of HKDF-Expand is a single HMAC-SHA256 of `label || 0x01`; the
-Extract step is left out as section 3.3 of the RFC allows, because a seed is a uniformly random key already.
-The counter block starts at 0 and counts up as a 128-bit big-endian integer, so the stream can be entered at every
-multiple of 16 bytes; the stream's bytes are read as little-endian ring words and reduced modulo 2^bits.
+HKDF's Extract step is left out, as section 3.3 of RFC 5869 allows: a seed is a uniformly random key already.
 
-`apply_masks` walks over the vector in blocks that stay in the processor's cache, adds the same block of every mask, and
-only then goes on: memory traffic does not grow with the number of masks. The cipher and NumPy both release the
-interpreter lock, so long vectors are divided among threads; the result does not depend on their number.
+`apply_masks` walks over the vector in blocks that stay in the processor's cache, and adds the same block of every mask
+before it goes on: memory traffic does not grow with the number of masks. The cipher and NumPy release the interpreter
+lock, so long vectors are divided among threads; the result does not depend on their number.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """Contributions without secure aggregation: float32 values as they are, and their exact weighted sum.
 
-A contribution consists of 32-bit words, little-endian on the wire:
-
-    the values, as float32, not multiplied by their weight; 0 where the weight is 0
-    the weights, as integers of one byte if max_weight is below 256, else of four; zero bytes up to a whole word
-    the metrics, as integers of eight bytes
-
-Nothing is clipped, rounded or reduced. A sum adds the products of values and weights as float64, in the order of the
-members and not in that of arrival, so that it is the same bit for bit however the contributions came; weights and
-metrics are added as integers.
+A contribution is the values, not multiplied by their weight (0 where that is 0); the weights, of one byte if max_weight
+is below 256, else of four, up to a whole word; and the metrics, of eight bytes. A sum adds products as float64 in the
+order of the members, so that it is the same bit for bit however contributions came.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Shamir's secret sharing (Communications of the ACM, 1979) for many 32-byte secrets at once.
+"""Shamir's secret sharing (Communications of the ACM, 1979) for many 32-byte secrets at once (docs/spec/primitives.md).
 
-The field is GF(65521), the largest prime below 2^16. A product of two elements is below 2^32 and a float64 holds every
-integer up to 2^53, so matrix products in float64 are exact for up to 2^20 terms, in any order of summation; the field
-has fewer points than that. Sharing and reconstruction of all secrets are therefore one BLAS product each.
-
-A secret is 18 limbs of 15 bits, least significant first (the last limb holds one bit). Every limb is shared with a
-polynomial of its own; a share is the 18 values at one point, sent as 18 little-endian uint16. Reconstruction from wrong
-or too few shares gives field elements that are no limbs, except with probability 2^-32, and is then refused.
+The field is GF(65521). A product of two elements is below 2^32 and a float64 holds every integer up to 2^53, so matrix
+products in float64 are exact for up to 2^20 terms: sharing and reconstruction of all secrets are one BLAS product each.
+Reconstruction from wrong or too few shares gives elements that are no limbs, except with probability 2^-32.
 
 Every refusal is a ValueError whose text begins with a fixed code, such as `share-range:`.
 """

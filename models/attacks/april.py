@@ -2,22 +2,13 @@
 
 Its closed form is for an encoder whose first attention takes the embedded tokens z themselves, without a norm before or
 a residual around it. Then the derivative A of the loss by z, which is the gradient of the position embedding, comes
-through queries, keys and values alone, and with W the matrix of all three (its bias drops out)
+through queries, keys and values alone, and with W the matrix of all three W^T dL/dW = A^T z. So z comes out by least
+squares, and the pseudo-inverse of the patch embedding makes pixels. Everything is in float64: A is too ill-conditioned
+for gradients in float32.
 
-    W^T dL/dW = A^T z.
-
-So z comes out by least squares, and of z, less positions and bias, the pseudo-inverse of the patch embedding makes
-pixels: all of them where the width is a patch's number of pixels at least, else those of smallest norm. Transformers
-that are used have the norm and the residual, which the authors' architecture (A) lacks. There must be another block
-behind, or patches reach the class token by few numbers, and A has not full rank.
-Everything is in float64: A is so ill-conditioned that gradients in float32 do not do.
-
-Where there is no closed form the paper matches gradients g' of candidate images: it minimises
-
-    |g' - g|^2 + alpha (1 - cosine of the gradients of the position embedding).
-
-It does not give alpha. It is a parameter here, and the first term is divided by |g|^2, so that it does not depend on
-the scale of the loss. The optimizer is ours: L-BFGS, which wants a model in float64.
+Otherwise the paper matches gradients g' of candidate images: it minimises |g' - g|^2 + alpha (1 - cosine of the
+gradients of the position embedding). It does not give alpha: here it is a parameter, the first term is divided by
+|g|^2, and the optimizer is L-BFGS.
 """
 
 from __future__ import annotations

@@ -1,32 +1,20 @@
 """Images and labels of a gradient in closed form: by linear equations in its patch embedding and its classifier.
 
-Images. timm's models have a convolution whose stride is its kernel, which is a linear map E of every patch, and add to
-each token a row of a position embedding. In front of the patches there may be other tokens, for the class and
-registers; position embeddings have rows for these too, or for the patches alone (`no_embed_class`).
-
-The attack works on any vision transformer that adds a trained position embedding. The tokens of the patches x_1 ...
-x_N, rows of X, are E x_i + bias + p_i. Whatever the model does with them, let row i of A be the derivative of the loss
-by token i. The position embedding is added, so A is its gradient, and by the chain rule
+Images. A vision transformer adds a trained position embedding to the tokens E x_i + bias + p_i of the patches. Let row
+i of A be the derivative of the loss by token i: A is the gradient of the position embedding, and by the chain rule
 
     dL/dE = sum over i of A_i x_i^T = A^T X.
 
-Both gradients are sent, so X solves D x N equations. They have one solution where A has rank N, so N <= D, and the
-gradient is of one image: of several, the gradients reveal the sum of the A of all and not each. Norms, residuals and
-the head do not matter, which they do to APRIL (april.py).
+Both are sent, so X solves D x N equations, with one solution where A has rank N <= D and the gradient is of one image.
+Both sides may be multiplied by the same number: one step of plain SGD is as good as its gradient but for the precision
+of w' - w; what an adaptive optimizer did is not.
 
-Both sides may be multiplied by the same number. So what one step of plain SGD did to a model, one step of FedAvg on one
-batch, is as good as its gradient but for the precision of w' - w; what an adaptive optimizer did is not.
-
-Labels. With cross-entropy the derivative of an image's loss by the logits is p - e_y, its probabilities less one at its
-label. It is the gradient of the classifier's bias, and times the features that of its weight. Of one image the label is
-where it is negative (Zhao et al. 2020, "iDLG"). Its entries sum to zero, so the label's is also the largest in
-magnitude: without a bias the row of the weight tells, of three classes at least.
-
-Of n images with counts c_j the bias has the gradient (sum over j of c_j P_j - c) / n, P_j the mean probabilities of
-those of class j. Ma et al. 2023, "Instance-wise Batch Label Restoration via Gradients in Federated Learning", take for
-the features of class j the quotient of row j of the weight's gradient and entry j of the bias's, in which its images
-weigh most as long as the model does not recognise them; P_j is what the classifier makes of it. The equations are
-linear in c, and sum c = n is one more. The result is not integers, and is rounded so that the sum is kept.
+Labels. With cross-entropy the gradient of the classifier's bias is p - e_y: the label's entry is negative (Zhao et al.
+2020, "iDLG"), and the largest in magnitude, which tells of three classes at least also without a bias. Of n images with
+counts c_j the bias has the gradient (sum over j of c_j P_j - c) / n, P_j the mean probabilities of class j. Ma et al.
+2023, "Instance-wise Batch Label Restoration via Gradients in Federated Learning", take for the features of class j the
+quotient of row j of the weight's gradient and entry j of the bias's; P_j is what the classifier makes of it. The
+equations are linear in c, with sum c = n as one more; the result is rounded so that the sum is kept.
 """
 
 from __future__ import annotations

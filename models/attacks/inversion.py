@@ -1,18 +1,12 @@
 """Images from the gradients of any model by search: images are sought whose gradients match those that were sent.
 
-`deep_leakage` is that of Zhu et al. 2019, "Deep Leakage from Gradients": L-BFGS on the squared distance. It takes
-smooth models (LeNet with sigmoids). Unknown labels are sought together with the images; Zhao et al. 2020, "iDLG:
-Improved Deep Leakage from Gradients", read the label of a single image first (closed_form.py). Two things differ from
-the authors' code, for the sake of success: a line search that meets the strong Wolfe conditions, and float64.
+`deep_leakage` is that of Zhu et al. 2019, "Deep Leakage from Gradients": L-BFGS on the squared distance, for smooth
+models. Two things differ from the authors' code, for the sake of success: a line search that meets the strong Wolfe
+conditions, and float64. `inverting_gradients` is that of Geiping et al. 2020, "Inverting Gradients - How easy is it to
+break privacy in federated learning?", for networks with ReLUs: Adam on one minus the cosine plus the total variation.
 
-`inverting_gradients` is that of Geiping et al. 2020, "Inverting Gradients - How easy is it to break privacy in
-federated learning?", for networks with ReLUs (ConvNet, residual networks): Adam, told only the signs of the derivatives
-and with steps ten times smaller after 3/8, 5/8 and 7/8 of the iterations, on one minus the cosine of all gradients
-together plus the total variation of the images, which never leave the box of possible pixels.
-
-Both read several rounds at once: the cost is over the gradients of all. Layers that were not sent can be left out of
-the cost or count as zeros, as in Chen's evaluation of masked layers. Batch normalisation uses its running statistics.
-The best restart is that with the lowest matching cost, which the attacker knows.
+Both read several rounds at once. Layers that were not sent can be left out of the cost or count as zeros. Batch
+normalisation uses its running statistics. The best restart is that with the lowest matching cost.
 """
 
 from __future__ import annotations

@@ -1,20 +1,12 @@
 """Distillation: a friendly student learns from the model that it was converted from (Tastan and Nandakumar 2025).
 
-Stage 1 compares intermediate values (section 4.1 and Appendix A, after TinyBERT): the tokens that enter the first
-block, the attention matrices before they are normalised, and the hidden states after each block, by their mean squared
-differences. Stage 2 compares the predictions: the cross-entropy of the student's logits with the teacher's
-probabilities, both at a temperature (Eq. 15); its gradient is that of their Kullback-Leibler divergence. On request the
-cross-entropy with the labels is added, as the paper has it for stage 2 in section 5.2. All weights are trained in both.
+Stage 1 compares intermediate values (section 4.1 and Appendix A), stage 2 the predictions at a temperature (Eq. 15),
+on request with the labels' cross-entropy (section 5.2). Two things are not the paper's. Means are taken where it sums,
+so that the learning rate does not depend on the size of the model. And scores are kept within the interval in which the
+Taylor polynomial rises: without this they grew to 28 in a trial on digits, whose exponential neither a polynomial of
+degree 6 nor a fixed-point number can hold.
 
-Two things are not the paper's. Where it sums squared differences, means are taken here, so that the learning rate does
-not depend on the size of the model. And scores, each row centred, are kept within an interval: from where the Taylor
-polynomial turns around, so that it rises, to the largest score of the configuration. The teacher's scores are cut there
-before they are compared, and the student's are penalised beyond it. In a trial on digits without this they grew to 28,
-whose exponential neither a polynomial of degree 6 nor a fixed-point number can hold.
-
-A calibrated student is saved as a checkpoint like that of any model, with its polynomials and intervals in the
-metadata. The tensors are those of the teacher's architecture, so that timm's model can start from the file too, unless
-the teacher has parts that fold into others (transformer.py).
+A student is saved as a checkpoint with its polynomials and intervals in the metadata (docs/distillation.md).
 """
 
 from __future__ import annotations

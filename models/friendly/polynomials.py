@@ -1,21 +1,13 @@
 """The functions of a transformer block as polynomials, the error of each, and the gauges that guard their intervals.
 
-After Tastan and Nandakumar 2025 ("A Framework for Double-Blind Federated Adaptation of Foundation Models", section
-4.1): the exponential of the softmax by its Taylor series (Eq. 2), GELU by a square (Eq. 3), the inverse by the product
-of Goldschmidt (Eq. 4 and Algorithm 1). The paper does not say how LayerNorm gets its square root; here it comes from
-Goldschmidt's iteration for the inverse square root (Goldschmidt 1964; Markstein 2004).
-
-Every function takes a torch tensor or a shared tensor of CrypTen and uses nothing that one of the two lacks. Arguments
-are scaled beforehand so that powers stay small: in fixed point each product is off by one last bit, and a polynomial of
-values within -1 ... 1 adds these up without making them larger. Divisions by whole numbers are cheap and exact there.
+After Tastan and Nandakumar 2025 (section 4.1): the exponential of the softmax by its Taylor series (Eq. 2), GELU by a
+square (Eq. 3), the inverse by the product of Goldschmidt (Eq. 4 and Algorithm 1). The square root of LayerNorm, of
+which the paper says nothing, comes from Goldschmidt's iteration (Goldschmidt 1964; Markstein 2004). Arguments are
+scaled beforehand so that powers stay small: in fixed point each product is off by one last bit.
 
 A gauge that binds stands before a polynomial, which is valid within an interval only. In training its interval is that
-of each batch, so that the polynomial is always valid while the weights move. In calibration it is widened by everything
-that passes. Afterwards it is fixed, with a margin (calibration.py): a value beyond it is an error wherever values are
-in the clear. On shares nobody sees values; there a `watch` may compare.
-
-A gauge that does not bind only records the range of what passes in calibration, which a computation on fixed-point
-numbers has to know.
+of each batch; calibration widens it, and then it is fixed, with a margin (calibration.py): a value beyond it is an
+error in the clear. On shares nobody sees values; there a `watch` may compare. Other gauges only record ranges.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """An MPC-friendly vision transformer: additions and products only, one code path for the clear and for shares.
 
-Inputs are torch tensors or shared tensors of CrypTen, and so are parameters (`with_parameters`): every operator here
-exists for both, +, *, / by a whole number, matmul, sum, mean, square, reshape, permute, transpose. Shapes: B images, T
-tokens, D their width, H heads.
-
-`convert` takes the weights of timm's `VisionTransformer`, and names the first part that it cannot convert. Names and
-order of the parameters are those of timm, but for what folds exactly into others: LayerScale into the layer before it,
-register and distillation tokens into rows of the position embedding, a second head into the first, which then reads two
-tokens. In the clear the functions themselves can stand in the place of their polynomials (`Approximation`):
-the layers are then timm's own, and a stock model runs unchanged.
+Inputs and parameters are torch tensors or shared tensors of CrypTen: every operator here exists for both. Shapes: B
+images, T tokens, D their width, H heads. `convert` takes the weights of timm's `VisionTransformer`, with its names, but
+for what folds exactly into others: LayerScale, register and distillation tokens, a second head. In the clear the
+functions themselves can stand in the place of their polynomials (`Approximation`).
 """
 
 from __future__ import annotations

@@ -1,20 +1,8 @@
 """Correlated randomness from a dealer: keystreams, requests, and the corrections that complete the parties' own words.
 
-A stream is AES-256-CTR under a key of its own, from a counter of zero. The bytes are read as little-endian words of 64
-bits. Every request of a session has a stream of its own, whose key is derived from a party's key and the number of the
-request: so the words of one request follow from nothing that is known of others, and can be disclosed alone.
-
-Keys are made when a session begins and live in its processes alone (protocol/inference/material.py).
-
-A request names a kind of tuple and shapes, no values. Requests are numbered in the order of the program. All parties
-and the dealer expand one alike:
-
-1. Every party draws its free words, and its shares of the dependent ones, from its own stream of the request's number.
-2. One party, the receiver, draws no shares of the dependent words: its shares are the correction, the only thing that
-   is sent. The dealer, who knows all streams, adds up the free words, computes what depends on them, and takes away the
-   shares of the others.
-
-Shares are additive modulo 2^64. a, b, r and the others are sums over the parties' words.
+docs/spec/inference-material.md has streams, requests and what is drawn. Every request of a session has a stream of its
+own, so that the words of one can be disclosed alone. Every party draws its free words and its shares of the dependent
+ones; one party, the receiver, draws no shares of these: its shares are the correction, the only thing that is sent.
 
 | request     | free words                     | dependent words (the correction)                        |
 |-------------|--------------------------------|---------------------------------------------------------|
@@ -23,8 +11,6 @@ Shares are additive modulo 2^64. a, b, r and the others are sums over the partie
 | Truncation  | r                              | -floor(r / d) and -floor((r xor 2^63) / d), r signed    |
 | Weight      | V at the owner                 | none                                                    |
 | Linear      | R at the others                | R V; the owner receives                                 |
-
-The mask of a fixed weight is requested once (`Weight`); later requests (`Linear`) refer to it by its number.
 
 Sources: Beaver (CRYPTO 1991); Escudero et al. (ePrint 2020/338, section 5.1) for the truncation.
 """

@@ -1,17 +1,8 @@
 """Function secret sharing by trees: a point or a threshold that a dealer knows, in keys that tell neither owner of it.
 
-Each owner draws a root seed. The dealer walks down both trees along the path of the secret number and publishes, for
-every level, a correction that makes both trees equal off that path. The sum of both owners' words is the function's
-value, modulo 2^64.
-
-- Point: at the secret number the two words of its value, elsewhere zero. Both owners evaluate all leaves, which takes
-  no message (Boyle, Gilboa, Ishai, CCS 2016, figure 1).
-- Threshold: 1 below the secret number, 0 from there on; evaluated at public places (Boyle et al., Eurocrypt 2021,
-  figure 1). Of its words the lowest bits are enough, if the sum is read modulo as many.
-
-The generator is H_j(s) = AES_j(s) xor s with four fixed public keys: H_0 and H_1 are the seeds of the children on the
-left and on the right, whose lowest bit is taken out as their control bit; H_2 and H_3 give words. Seeds are 128 bits in
-two words, the lower first. Everything is for many trees at once, in NumPy's unsigned integers, where sums wrap.
+docs/spec/inference-material.md ("Trees") has the construction: points after Boyle, Gilboa, Ishai (CCS 2016, figure 1),
+thresholds after Boyle et al. (Eurocrypt 2021, figure 1). Everything is for many trees at once, in NumPy's unsigned
+integers, where sums wrap; seeds are 128 bits in two words, the lower first.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """A client on a host of its own, and its work in any federation: it reads images, trains, and evaluates models.
 
-It evaluates the models that only clients can read. In a simulation the work is the same.
-
-A client that is to stay joins one session after the other. A later version of the roster ends one session and begins
-another, in which it goes on by itself. A server that is not there yet is waited for. A wrong server, or one that
-refuses this client, ends it; but where it is to stay, it tries again, and ever less often.
+A client that is to stay joins one session after the other. A server that is not there yet is waited for. A wrong
+server, or one that refuses this client, ends it; where it is to stay it tries again, ever less often.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """The data owner of private inference on a host of its own: it asks about its images until all are answered.
 
-Its images are counted and named at first; their pixels are read only when the model owner has sent the model's input
-size. Where it has learned beside the model (learner.py), it asks with what it learned.
-
 Answers are on its disk, so that no pass is paid for twice, whichever party dies: JSON lines, appended and synchronised
-one by one, first the model and its classes, then an answer for each pass. The file is named after the images, so that
-other images have another file; all answers of a file are of one model. A death costs the pass that was going on; the
-remaining images are asked about in another session, with other keys and fresh correlated randomness. A model other than
-that of the answers is refused, so that answers of two are never mixed.
+one by one, in a file named after the images. All answers of a file are of one model: another one is refused. A death
+costs the pass that was going on; the remaining images are asked about in another session, with fresh randomness.
 """
 
 from __future__ import annotations

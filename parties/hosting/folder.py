@@ -1,33 +1,10 @@
 """The folder of one party on a host: its files, its status, its log for people, and what the process opens at start.
 
-party.lock              held by the process that runs, so that there is one
-release                 the release whose state this is
-status.json             the state of the party, written anew at every change
-events/NAME.jsonl       what the party did (a server: in the folder of each run)
-journal/NAME.jsonl      the rounds that a client took part in, and its group; as precious as its keys
-memory/NAME.safetensors what a client must remember from round to round, until the experiment is over
-memory/NAME.fixed       the part of the last model that is not trained, so that a client receives it once
-plain-model.safetensors with model encryption: the model in the clear, which one client keeps
-logs/NAME.log           lines for people, and tracebacks
-answers/IMAGES.jsonl    the answers about a data owner's images, which the name stands for
-adapters.safetensors    what a data owner has learned with others: the last common adapters, and their round
-learning.msgpack        what is public of a learning, as either owner goes by it; of a model owner the seed is in it
-kept/PEER.shares        shares that an owner keeps of images that have passed the blocks; with kept/PEER.record
-openings.msgpack        which sums of shares a model owner has revealed, and the last of them
-tokens.json             tokens by which a copy of this folder, or a peer's, is noticed
-sum.msgpack             the last sum of shares, as a dealer has it
-ledger.json             what data owners have used of their quota, at a model owner; at a data owner what model owners
-                        have used of its limits, by their signing keys
-salt                    of a model owner: a secret that goes into the commitment to its model
-runs/NUMBER-EXPERIMENT/ of a server: one run directory for each experiment (docs/run-directory.md)
+docs/hosts.md lists the files. In a simulation all parties share the run directory: lock and status of each are
+status/NAME.lock and status/NAME.json, and memory/NAME.fixed is not kept.
 
-In a simulation all parties share the run directory: lock and status of each are status/NAME.lock and status/NAME.json,
-and NAME.fixed is not kept.
-
-The lock shows whether the party runs, so that the status file of a killed party deceives nobody.
-
-The log for people has a line for every event, with a level, in a file that is rotated when it is large. The event log
-for programs has the same events. Neither has secrets, because no event has.
+The lock shows whether the party runs, so that the status file of a killed party deceives nobody. The log for people has
+a line for every event; the event log for programs has the same events. Neither has secrets, because no event has.
 """
 
 from __future__ import annotations

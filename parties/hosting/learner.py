@@ -1,12 +1,8 @@
 """The data owner of double-blind adaptation on a host of its own: it learns beside a model that it does not get.
 
-First it asks the model owner for its terms, compares them with its own file, and keeps what is public of the learning:
-from then on no other is accepted. Then it takes part in the dealer's sums, and in a session with the model owner
-(parties/adaptation/data_owner.py), until the rounds are over. After every round the common adapters are on its disk: it
-learns on from there, and asks the model about images with them.
-
-It waits for a dealer or a model owner that died. If it was killed itself, the same command resumes with the round after
-the last one that it received.
+It compares the model owner's terms with its own file, and keeps what is public of the learning: from then on no other
+is accepted. After every round the common adapters are on its disk. If it was killed, the same command resumes with the
+round after the last one that it received.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """The model owner on a host of its own: data owners ask its model, learn beside it, or ask with what they learned.
 
-It persists a secret salt, so that the same model has the same commitment after a restart and data owners go on with it;
-and what each data owner has used of its quota.
-
-In double-blind adaptation it makes the public part of a learning once, with a seed of the first adapters from the
-operating system, and keeps it: data owners that come again find the same. The sums that it has revealed are on its disk
-too. Its shares of a round are not, so that its restart costs the round that was going on.
+It persists a secret salt, so that the same model has the same commitment after a restart; each data owner's quota; the
+public part of a learning; and the sums that it has revealed. Its shares of a round are not persisted: its restart costs
+the round that was going on.
 """
 
 from __future__ import annotations

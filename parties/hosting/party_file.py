@@ -1,12 +1,8 @@
 """PARTY.toml: the settings of a party on its own host, one schema tagged by `role`; read, checked, and documented.
 
-The file has what is this host's own business: keys, addresses, folders, images, and its owner's policy. What all
-parties must agree on is in the roster, and in the experiment that the server proposes. No seed is among the keys: on
-hosts all randomness is the operating system's. Paths are relative to the file's own folder.
-
-The section [adaptation] has one form for each of the three roles of double-blind adaptation. Without it a dealer, a
-model owner and a data owner run private inference. Rounds and batches stand in the files of all who need them, since
-nobody takes them from others: a difference is refused, by name.
+What all parties must agree on is in the roster, and in the experiment that the server proposes. No seed is among the
+keys: on hosts all randomness is the operating system's. Paths are relative to the file's own folder. Rounds and batches
+of an adaptation stand in the files of all who need them: a difference is refused, by name.
 """
 
 from __future__ import annotations

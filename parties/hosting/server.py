@@ -1,13 +1,7 @@
 """A server on a host of its own, and its work in any federation: it holds the model and keeps the run directory.
 
-It evaluates and saves the model after every round, in a simulation too. On its own host it runs an experiment with the
-clients of the roster. The same command again resumes after the last finished round, and does nothing where all are
-done; only then comes the next experiment. A simulation has all images and so knows mean and deviation of the pixels,
-and the classes; here the experiment states them.
-
-Between two rounds the server takes up a later version of its roster file. It watches the file and accepts no message
-about it: `tacit roster` replaces the file as a whole. A version that cannot be taken up is reported once, and the
-session goes on with the roster that it has.
+The same command again resumes after the last finished round. Between two rounds the server takes up a later version of
+its roster file, which it watches: it accepts no message about it. A version that cannot be taken up is reported once.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """What a client knows of the rounds before, and what of it holds for the model that comes next.
 
-A client is not told what became of a round that it lost sight of, nor does it have to be: whether the round was applied
-is seen from the next model. If that is another one, what was learnt from the last is kept. If it is the same again, its
-round is repeated, and what the client knew before that round is what holds.
+A client sees from the next model whether a round was applied. If that is another one, what was learnt from the last is
+kept. If it is the same again, its round is repeated, and what the client knew before that round is what holds.
 
-It is persisted in a safetensors file that only its owner reads, without keys. That is written whole or not at all,
-before the contribution leaves that it belongs to, and removed when the session ends well. A file of another client, run
-or model is refused: nothing starts anew silently, because the lost state is nowhere else.
+It is persisted whole or not at all, before the contribution leaves that it belongs to, and removed when the session
+ends well. A file of another client, run or model is refused: the lost state is nowhere else.
 """
 
 from __future__ import annotations

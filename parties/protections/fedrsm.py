@@ -1,13 +1,10 @@
 """FedRSM (Chen et al. 2023): after training a client chooses the layers that it keeps back in this round.
 
-Layers are ranked by the alteration of their representational consistency (models/representation.py), which is that of
-the trained model with the global one of the round; the consistency of the client's last round is remembered. The
-paper's text says to send the layers with the highest alteration, its evaluation to mask the one with the highest: both
-are there, `mask` says which. What its evaluation sent fits neither, but for layers that are masked equally often and a
-classifier that never is (docs/fedrsm.md): `send_classifier`. Layers of equal rank are taken in the order of the model.
+Layers are ranked by the alteration of their representational consistency (models/representation.py). The paper's text
+and its evaluation differ in which layers are masked: docs/fedrsm.md compares them, `mask` and `send_classifier` choose.
 
 How many clients sent a layer is summed along with the metrics: several counts share one, each in as many bits as the
-number of clients takes, so that no count runs into the next. Counts of layer i stand from bit i * bits of metric 0 up.
+number of clients takes. Counts of layer i stand from bit i * bits of metric 0 up.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """The experiment of `tacit adapt`, and what a data owner has learned at its end.
 
-The experiment is that of `tacit simulate` with two sections more, [adapter] and [adaptation].
-
-[model] and [training] are of the model owner's model, where that is trained first; [data] has all images, of which the
-known classes are the model owner's, and the others are divided among the data owners, who are the clients;
-[aggregation], [deadlines] and [policy] are of the secure sum among them.
+The experiment is that of `tacit simulate` with two sections more, [adapter] and [adaptation] (docs/adaptation-file.md).
 """
 
 from __future__ import annotations

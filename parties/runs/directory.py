@@ -1,23 +1,4 @@
-"""The directory of a run: its files, and where its result comes from.
-
-experiment.toml       the experiment as it was run
-model.safetensors     the global model after the last finished round, with that round's number
-plain-model.safetensors   with model encryption: the same in the clear, which a client writes
-velocity-ROUND.safetensors   with memory of the server's steps: that after this round
-report.html           the run as a page, made from the event logs
-summary.json          figures of the run, made from the event logs
-rounds.csv, clients.csv   its rounds as tables: a row for a round, and for a client in a round
-statistics.json       mean and deviation of the pixels, where a first sum yielded them
-events/PARTY.jsonl    what each party did
-journal/PARTY.jsonl   the rounds that each client took part in
-memory/PARTY.safetensors  what a client remembers from round to round, until the run is over
-parties/              roster, keys and party files of all parties, as hosts take them
-status/PARTY.json     the state of each party; status/PARTY.lock is held by its process
-run.lock              held by the process that writes, whose number it has
-release               the release whose state this is
-logs/PARTY.log        output and tracebacks of the processes
-moves/ROUND.npz       in some experiments: which coordinates of the model the round moved, as packed bits
-verify/ROUND/         with --verify: each client's update and the server's sum
+"""The directory of a run: its files (docs/run-directory.md), and where its result comes from.
 
 The server writes time, command, versions, machine and seed into its event log when a session begins, as the event
 `invocation-recorded`; summary, report and comparisons read them there. The event names no host and no user.

@@ -2,13 +2,8 @@
 
 The structs below are the schema. msgspec checks types and bounds; `Experiment` itself checks the rules that join
 several keys, so that an experiment that exists can run. Every refusal names the file, the key, the value, the reason
-and what would be accepted. The reference documentation comes from the same annotations (reference.py).
-
-msgspec reports a refusal as a reason and a path such as `$.aggregation.clip`; here it becomes `aggregation.clip = -1:
-expected a number above 0 and at most 1000`. Refusals by the rules of a struct itself (ValueError from its
-__post_init__) are complete sentences already and stay as they are. A section may be one of several, each with keys of
-its own, one of which selects the section: msgspec knows all adapters, and the catalogue of protections reads a
-protection (`read_section`).
+and what would be accepted. The reference documentation comes from the same annotations (reference.py). Refusals by a
+struct's __post_init__ are complete sentences already and stay as they are.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """Read the state of a run from the event logs of its parties, clocks of several hosts aligned to the server's.
 
-The clocks are aligned by the messages that both ends noted. Be `ahead` what a client's clock is ahead of the server's.
-A message to the client took (receipt - sending) - ahead seconds by both clocks, and no message takes less than none:
-ahead <= receipt - sending. A message to the server took (receipt - sending) + ahead: ahead >= sending - receipt. So
-each message bounds `ahead` from one side at the moment that the client's clock showed; at another moment, by as much
-more as two clocks may drift apart until then. The estimate is the middle between the tightest bounds, and uncertain by
-half their distance. Bounds that contradict each other show that a clock was set: a new stretch begins there. Where the
-bounds admit that both clocks are the same, times are left.
-
-(The bounds are those of D. L. Mills, "Internet Time Synchronization", IEEE Trans. Commun. 39(10), 1991, section III.)
+Clocks are aligned by the messages that both ends noted, after D. L. Mills, "Internet Time Synchronization", IEEE Trans.
+Commun. 39(10), 1991, section III. No message takes less than no time, so each bounds what a client's clock is ahead
+from one side; at another moment, by as much more as two clocks may drift apart until then. The estimate is the middle
+between the tightest bounds. Bounds that contradict each other show that a clock was set: a new stretch begins there.
+Where the bounds admit that both clocks are the same, times are left.
 """
 
 from __future__ import annotations

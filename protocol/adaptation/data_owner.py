@@ -1,16 +1,8 @@
 """The data owner towards the model owner when it adapts the model: a session of private inference, whose passes bring
-images, or are steps of learning, in rounds.
+images, or are steps of learning, in rounds (docs/spec/adaptation.md).
 
-1. and 2. are those of private inference (inference/data_owner.py); with the agreement both compare what they keep of
-   images (kept.py). Where nothing is left to bring there are no masked weights.
-3. The first passes bring the images that are not kept yet, and end with the blocks; every other pass is a step on
-   images that the data owner chooses. A pass tells nothing, not even whether it was in range.
-4. A round begins with common parameters, which the model owner has no share of. After its batches the data owner has
-   its share refreshed, and gives it to the secure sum.
-5. When that has come to its end, it says who survived, and is told the sum of the model owner's shares.
-
-What it has learned in a round is not lost with the session: in the next one it says how many batches are behind it, and
-goes on behind the last that both have behind them.
+A pass tells nothing, not even whether it was in range. What was learned in a round is not lost with the session: in the
+next one the data owner says how many batches are behind it, and goes on behind the last that both have behind them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """Shares that both owners keep of a data owner's images: which passes they are of, and where both go on.
 
-The blocks of the model are frozen, so an image goes through them once in a learning. Each owner keeps its share of what
-the blocks leave, which is never opened, and every step of learning masks it afresh with the words of requests of its
-own. Images are numbered by the data owner, and kept in that order.
-
 What an owner keeps is bound to the terms and to the passes in which it was made: its *chain* is a hash over session,
-number and images of every pass. Shares of one pass at one owner and of another pass at the other would be no shares of
-anything, so both compare how far their chains agree before they use them. A session can be lost at a moment when one
-has kept a pass and the other has not, so each also remembers the state before its last pass. Both count the uses. A
-use is on the disk before anything is opened in it, at the data owner first, so that its count is the other's, or one
-more. Whoever has been restored from an older state has a chain or a count that does not fit, and the session ends.
+number and images of every pass. Shares of different passes would be no shares of anything, so both compare how far
+their chains agree before they use them, and each remembers the state before its last pass. Both count the uses; a use
+is on the disk before anything is opened in it, at the data owner first. Whoever was restored from an older state has a
+chain or a count that does not fit, and the session ends.
 """
 
 from __future__ import annotations

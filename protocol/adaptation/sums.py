@@ -1,20 +1,10 @@
 """The sums of a round of adaptation: how much a data owner counts, and when the model owner opens its sum.
 
-All data owners count alike, or by the number of images that each states, which is public. Model owner and data owner
-compute the weight alike, before anything is learned, and each multiplies its own share by it: both sums have the same
-weights, whoever survives. Weights are whole, from LEAST to LARGEST, which is twice as much: a data owner with fewer
-images than `least_count` counts as one with as many, and one with more than twice as many as one with twice as many. So
-no data owner counts more than twice as much as another, whatever it states.
-
-Opening is one decision over all sessions of the model owner. It has a share of what a data owner learned in one round,
-the last that this owner has ended. A data owner that the secure sum counts among the survivors sends the list of
-survivors, as it has confirmed it there. When all of them have sent the same list, the round is final: the sum of the
-model owner's shares of just these owners may be revealed, to anyone who asks, as long as no later round is final.
-Shares of other rounds are void, since they were learned from older parameters.
-
-Two different lists and too few survivors cost the round; so does a survivor that sends no list in time, counted from
-the first list of another. A list from an owner without a share in a round does not count, and loses it for nobody else.
-Links are independent: an owner may send its list before the share of another has come.
+docs/spec/adaptation.md ("Which sums are told") has the rules. Weights are whole, from LEAST to LARGEST, which is twice
+as much, so that no data owner counts more than twice as much as another, whatever it states. Opening is one decision
+over all sessions of the model owner: a round is final when all survivors have sent the same list, and the sum of the
+shares of just these owners may then be revealed as long as no later round is final. Links are independent: an owner may
+send its list before the share of another has come.
 """
 
 from __future__ import annotations

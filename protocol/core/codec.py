@@ -1,15 +1,9 @@
-"""Messages to frames and back.
+"""Messages to frames and back (docs/spec/encoding.md).
 
-A message on the wire is a ZeroMQ multipart message: the envelope and the body, each one canonical msgpack map, then
-at most one raw frame. Decoding is done in two steps, because a machine decides from the envelope's type whether the
-message is legal in its state before anybody parses the body.
-
-Nothing is accepted that our encoder would not have written: bytes are read strictly as the typed structure, encoded
-again and compared. That excludes duplicate keys, unknown fields, non-minimal integers, strings in the place of bytes,
-extension types, floats that are not finite. Every failure is a RemoteProtocolError.
-
-What is longer than the longest encoding of its type is not looked at, and nothing is made of a value before its type
-and its length are those of its field. So no body costs more memory than a few times its length, whatever is in it.
+Decoding is done in two steps, because a machine decides from the envelope's type whether the message is legal in its
+state before anybody parses the body. Nothing is accepted that our encoder would not have written: bytes are read
+strictly, encoded again and compared. Nothing is made of a value before its type and length are those of its field, so
+that no body costs more memory than a few times its length.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
 """One direction-pair between two parties: envelopes written and checked, and sent again when a connection broke.
 
 A Link numbers what it sends and requires that what arrives bears the authenticated sender, the session, and the next
-number. So a message of another session, replayed, reordered or lost on the way is found before its type is looked at.
+number. Every message says how many of the other side's have been received. When the connecting side has a new
+connection, it asks to go on (`ask`) on a link with the next number; the other side answers (`answer`), and each says
+again what the other has not received. Messages with another link number are passed over.
 
-Every message says how many of the other side's have been received, and is kept until the other side has said so of it.
-When the connecting side has a new connection, it asks to go on (`ask`) on a link with the next number; the other side
-answers (`answer`). Each says again what the other has not received, under the new number. Messages with another one
-were said on a former connection, or to or by a former process: wherever they come from, they are passed over. So what
-connections lose, hold back or deliver late makes no difference, and within one link the numbers are as strict as ever.
-
-What is kept is bounded: beyond it, a link cannot go on. Frames that are large are not copied, so they cost nothing as
-long as somebody else has them as well.
+What is kept is bounded: beyond it, a link cannot go on.
 """
 
 from __future__ import annotations

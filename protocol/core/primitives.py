@@ -1,10 +1,7 @@
-"""The cryptographic primitives, each bound to a named purpose.
+"""The cryptographic primitives (docs/spec/primitives.md), each bound to a named purpose by a Label.
 
-They come from pyca/cryptography: X25519 (RFC 7748), HKDF-SHA256 (RFC 5869), ChaCha20-Poly1305 (RFC 8439); SHA-256
-from the standard library; and Ed25519 (RFC 8032) from PyNaCl, that is libsodium: with OpenSSL, which takes twice the
-time, checks of signatures were two fifths of the time of a thousand clients. Every hash and every derivation takes a
-Label, so that no value made for one purpose can serve another; variable parts are length-prefixed, so that no two lists
-of parts hash alike.
+They come from pyca/cryptography, except for Ed25519, which is libsodium's by way of PyNaCl: with OpenSSL, which takes
+twice the time, checks of signatures were two fifths of the time of a thousand clients.
 """
 
 from __future__ import annotations

@@ -1,33 +1,13 @@
 """The roster: who takes part, in which role and group, with which public keys; its versions; and sets of members.
 
 Every party holds the same roster, received over a channel that it trusts and never from the server. Its hash enters
-every signature and every mask seed, so that parties with different rosters cannot complete a protocol with each other,
-by accident or by fraud. The order of the members matters: it gives every client its index.
+every signature and every mask seed. The order of the members gives every client its index. Encodings are in
+docs/spec/encoding.md; why a sum has whole groups, in docs/spec/security.md.
 
-Groups. A sum contains all members of a group or none, so that no two sums, over however many rounds, differ by single
-clients (docs/spec/security.md). The roster alone defines the groups. Where there are groups, a client in none of them
-waits: it is in no sum.
-
-Versions. An operator signs every version of a roster, so that nobody else adds members, removes them or gives them
-other keys; anybody may then deliver a later version, also the server. A roster without an operator never changes. A
-party accepts a later version of the same operator and lineage that keeps these rules. They compare two versions,
-however many lie between, so that a party that was away can accept the last one:
-
-- The server stays, with its keys; every other member that stays keeps its role.
-- Clients are in groups, or are in none, as before.
-- A group stays as it is, or it is retired: at least one of its members is gone, or waits. The others of a retired group
-  wait as well, until the operator admits them in a new group. So nobody moves from one group to another.
-
-A lineage is drawn with the first version, and all later ones have it. Where an operator makes a roster anew, or has
-several federations with one key, versions of the one are no versions of the other.
-
-A group consists of names. A member with another key changes the group too; about that its clients ask their owners
-(protocol/session/client_session.py).
-
-Sets of members. The cohort of a round is a tuple of roster names; inside the round a member is its position there. A
-set of members is sent as ceil(n/8) bytes, bit i (least significant first) for member i, unused bits zero. So a set has
-one encoding, without duplicates or outsiders. Of two complementary sets only one is ever sent, so that no message can
-list a member as alive and as dropped.
+A party accepts a later version of its operator and lineage, however many lie between, if the server and its keys stay,
+every member that stays keeps its role, clients are in groups or in none as before, and nobody moves from one group to
+another: a group stays as it is, or is retired, and its remaining clients wait for a new one. A member with another key
+changes its group too; about that its clients ask their owners (protocol/session/client_session.py).
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """The agreement on a group key, computed alike by members and server: context, transcript, key, confirmations.
 
-Every party makes a KeyAgreement for itself, from its own roster, the configuration that it accepted, and the members
-and the epoch that the session named. Its `context` is a hash over all of that and part of every signature; after the
-first exchange the transcript, the hash over all signed commitments, is too. So a server that names other members, or
-sends other commitments, to one party than to another gets no agreement: no signature verifies. Every record is signed
-by its owner: a wrong record with a right signature is its owner's fault, and one with a wrong signature the fault of
-the party that passed it on.
-
-An agreement is one attempt, in which every member must finish. When one does not, KeyFailed names it and the members
-that remain; the session then makes a KeyAgreement of the next epoch for those.
+Every party makes a KeyAgreement for itself, from its own roster and the configuration that it accepted. Its `context`
+and, after the first exchange, the transcript are part of every signature: a server that names other members or sends
+other commitments to one party gets no agreement. An agreement is one attempt, in which every member must finish.
 """
 
 from __future__ import annotations

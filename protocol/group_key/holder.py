@@ -1,29 +1,15 @@
 """The client's side of the group key: it agrees on keys, which the server relays and never learns, and keeps them.
 
-One agreement (GroupKeyMember):
-
-1. The member commits to 32 random bytes, its contribution, and to a fresh X25519 key. No contribution can depend on
-   another.
-2. When it has received all commitments, it sends its contribution to each other member, sealed end to end.
-3. When it has opened all contributions and found them to be those committed to, it derives the group key and confirms
-   it, by a tag that is bound to its name.
-4. It accepts the key only when the confirmations of all members are right: so all derived the same key from the same
-   transcript, which the server cannot have been part of, since everything is signed with the keys of the roster.
-
-The signature of a wrong record decides whose fault it is. If the signature is wrong too, the server altered the record
-or should have refused it: the member ends with the server as culprit, and discloses nothing. If the signature is right,
-the record's owner cheats: the member complains to the server and proves it with its own channel key of this attempt,
-with which the server can check the claim. A server alone can never bring that about, and nobody honest accepts a key of
-that attempt: after a bad contribution this member's confirmation never comes, and a wrong confirmation is wrong for
-everybody, unless its owner made two and gave the server the key anyway.
+docs/spec/group-key.md has the exchange. The signature of a wrong record decides whose fault it is. If the signature is
+wrong too, the server altered the record or should have refused it: the member ends with the server as culprit. If it is
+right, the record's owner cheats: the member complains, and proves it with its own channel key of this attempt. A server
+alone can never bring that about, and nobody honest accepts a key of that attempt.
 
 Not prevented: a member that sees the key before it confirms may end the attempt, and so have another key drawn.
 
-Between rounds (GroupKeyHolder) a key that every member confirmed is held until the server says that the attempt failed
-after all (EndKey). It is used in a round only with exactly the members it was agreed with, for as many rounds as the
-configuration allows, and the model is encrypted anew under a new key. A client takes part in an epoch once. Keys under
-which the server's model may still be encrypted are kept; older ones are erased as soon as a round begins. Any violation
-ends the session: outside of rounds there is nothing to save.
+Between rounds a key that every member confirmed is held until the server says that the attempt failed after all. It is
+used only with exactly the members it was agreed with, for as many rounds as the configuration allows. Keys under which
+the server's model may still be encrypted are kept; older ones are erased as soon as a round begins.
 """
 
 from __future__ import annotations

@@ -1,19 +1,9 @@
 """The server's side of the group key: it starts attempts, relays and checks records, and holds the encrypted model.
 
-The relay waits in four phases for every member: commitments, contributions, confirmations, and acceptance of the key.
-Nobody can be left out of a key, so the first member that breaks a rule, leaves or is late ends the attempt and is named
-(KeyFailed); the others are offered as the membership of the next one. Nobody uses the key of a failed attempt: EndKey
-notifies the members that may hold it already. The relay verifies every signature before it passes a record on, so that
-members may blame it for those that do not verify.
-
-The server sees no contribution and no key. A complaint contains the channel key of the member that complains: with it
-the relay opens what that member was sent, computes the key of the failed attempt, and names one of the two.
-
-When a model is to be encrypted, the first member that can do so sends it under the new key: made from the key itself,
-taken from the server in the clear, or decrypted with the former key, which only members that stayed since then hold.
-The last model of a session is fetched by the members, who alone can read it. In a session that goes on after an earlier
-one, whose keys are gone, the server asks one member after the other for the model after the last round; if nobody has
-it, for the one before.
+Nobody can be left out of a key: the first member that breaks a rule, leaves or is late ends the attempt and is named;
+the others are offered as the membership of the next one. The relay verifies every signature before it passes a record
+on, so that members may blame it for those that do not verify. It sees no contribution and no key, except in a
+complaint, which opens those of a failed attempt. docs/spec/group-key.md has the phases and the model's way.
 """
 
 from __future__ import annotations

@@ -1,17 +1,8 @@
 """The agreement of a secure sum: its context, public keys, neighbourhoods, pairwise masks, and what signatures cover.
 
 Every party makes an Agreement for itself, from its own roster, the configuration that it accepted, and the model that
-it received. Its `context` is a hash over all of that; it is part of every signature and the salt of every derived key.
-If a server sends two clients different things, their masks do not cancel: the result is noise, and no sum.
-
-Once it is known who advertised keys, one of three graphs decides who holds whose shares, and who masks with whom:
-
-- Complete: everybody; a client holds a share of its own secrets too.
-- Ring (semi-honest, regular): a Harary graph on an order of the members that follows from the transcript, so that
-  nobody picks it.
-- Chosen (active, regular; Bell et al. 2020, malicious variant): each client names its holders in its signed advert,
-  before it has seen anybody's keys, because a server that could pick them would surround a victim with its own clients.
-  Masks then run along every choice, in both directions.
+it received. Its `context` is part of every signature and the salt of every derived key: if a server sends two clients
+different things, their masks do not cancel. docs/spec/secure-aggregation.md has the three graphs.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """The client of one secure sum (Bonawitz et al. 2017; regular graphs of Bell et al. 2020).
 
-The client advertises fresh keys, shares its secrets among its holders, sends its vector under masks once it has made
-it, and, once it is told who survived, opens for every other client either the seed of its self mask or the key of its
-pairwise masks: never both, and once only. Every rule that keeps a lying server from more than the sum is checked here,
-before anything that depends on it is sent; a broken rule ends the round in ABORTED with a code, and the secrets are
-forgotten.
-
-Who is asked for which share follows from one bitmap of survivors, so a server cannot ask for both kinds in one request;
-that it cannot ask twice, or tell two halves of the clients different things, is what the states, the signatures over
-the survivors, and the threshold are for. A holder that complains of its packet, and signs that, is told both its shares
-again by their owner: it knew them, if the owner is honest, for then only a holder that lies complains.
+Every rule that keeps a lying server from more than the sum is checked here, before anything that depends on it is sent;
+a broken rule ends the round in ABORTED with a code, and the secrets are forgotten. One bitmap of survivors decides
+which of a client's two secrets is opened, so that a request cannot ask for both; states, signatures over the survivors
+and the threshold keep a server from asking twice. A holder that complains of its packet is told its shares again by
+their owner: only a holder that lies complains of an honest one.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """Common parts of a sum's machines: their outputs, the client as Participant, and how the server waits for members.
 
-A Participant is the client of one sum, secure (client.py) or plain (plain.py): it contributes one vector, and ends in
-DONE with what it helped to open, or aborted with a code. It begins without its vector; CONTRIBUTE brings it as soon as
-it is made, so that everything independent of it is done meanwhile. Chunks of a long vector may be requested before it
-is there; they are sent with its announcement.
-
-A server's phase waits for a set of members and ends when each has answered or is out. A member that breaks a rule,
-gives up, is late or loses its link is out for the rest of the sum, and recorded with the phase and the reason. From
-then on only whether its vector is in the sum matters. A member whose vector waits to be fetched is not late; an upload
-that stands still ends for itself alone (vector_sum.py). Members train during the phases before MASKED_INPUT: only that
-phase waits as long as training may take.
+A Participant begins without its vector; CONTRIBUTE brings it as soon as it is made. Chunks of a long vector may be
+requested before it is there. A server's phase waits for a set of members and ends when each has answered or is out. A
+member whose vector waits to be fetched is not late. Only MASKED_INPUT waits as long as training may take.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """A sum without secure aggregation: of the phases of a secure sum only the vectors are left, and the server sees each.
 
-The vectors are sent as the same words in chunks as in a secure sum (client.py, server.py), but without keys, shares,
-masks, and a second answer. Nothing but the link hides them, so a client comes here only by a policy that lists the mode
-"none". The states are those of states.py.
-
-A client begins in AWAIT_VECTOR, goes on in AWAIT_SURVIVORS while the server fetches its vector, each chunk once and in
-order, and is done with the last chunk: the end of the round reports the outcome.
-
-The server begins in MASKED_INPUT. It drops a client that is silent until training should be over and a phase after
-that; it excludes and names one that breaks a rule. A complete vector counts, even if its client leaves afterwards. The
-sum needs as many vectors as the agreement says, but no holders of shares.
+Nothing but the link hides them, so a client comes here only by a policy that lists the mode "none". A client is done
+with its last chunk: the end of the round reports the outcome. A complete vector counts, even if its client leaves
+afterwards.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Policy of a client: which proposals of a server it accepts.
 
 Every field of a Configuration has a Rule here, and every field of the task inside it one in parties/learning/policy.py;
-docs and `tacit config --party client` print them. The server can neither downgrade the mode, nor shrink the cohort, nor
-lower the threshold.
-
-The collusion bound counts members of the roster: m = floor(least_corrupt * clients of the roster). A server picks the
-cohort, so all m may be in it. A cohort, a sum and a group therefore have at least m + 2 members, and thresholds resist
-m colluders whatever the size of the cohort.
+docs and `tacit config --party client` print them. The collusion bound counts members of the roster, m =
+floor(least_corrupt * clients of the roster): a server picks the cohort, so all m may be in it. A cohort, a sum and a
+group therefore have at least m + 2 members, and thresholds resist m colluders whatever the size of the cohort.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """Shares of a client's two secrets: made, sealed and checked by clients, reconstructed by the server to remove masks.
 
-The two secrets are the private mask key (opened if its owner drops out) and the self-mask seed (opened if it survives).
-Each holder gets one share of either, sealed together under a key between owner and holder. Hash commitments to both
-shares travel beside them, bound into the sealing as associated data: the holder checks them on receipt, the server when
-a share is returned, so that a bad share is blamed on the owner that made it or the holder that altered it. The owner
-signs each packet, and answers for a signed packet that its holder cannot use.
-
-The server reconstructs the self-mask seed of every survivor, and the mask key of every client that shared its secrets
-but sent no vector. It compares each with what its owner committed to (the hash of the seed; the advertised public key),
-so that a client that shared something else is named. All secrets that have the same holders are reconstructed by one
-matrix product.
+Hash commitments to both shares of a holder travel beside them, bound into the sealing as associated data, so that a bad
+share is blamed on the owner that made it or the holder that altered it. The server compares each reconstructed secret
+with what its owner committed to. All secrets that have the same holders are reconstructed by one matrix product.
 """
 
 from __future__ import annotations

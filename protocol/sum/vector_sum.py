@@ -1,27 +1,16 @@
 """The running sum of the vectors on the server.
 
-A vector that fits one chunk is added at once. Longer ones are fetched chunk by chunk into a buffer of their own, from
-at most UPLOADS clients at a time (the others wait their turn), and added when whole: a client that vanishes in the
-middle leaves no trace in the sum. Only where the agreement asks for single vectors is each of them kept.
+A vector that fits one chunk is added at once. Longer ones are fetched chunk by chunk, from at most UPLOADS clients at a
+time, and added when whole: a client that vanishes in the middle leaves no trace. While there is room, clients whose
+vector is not ready are invited, at most UPLOADS of them: the last vectors, which the sum waits for, then come at once.
 
-While there is room and nobody waits for it, clients whose vector is not ready are invited, at most UPLOADS of them at a
-time: they are asked for their first chunks in advance, and send them without a round trip as soon as they can. So the
-last vectors, which the sum waits for, come at once.
+Members of a group are in the sum all or none, so their vectors are added apart until the last has come. Long ones are
+fetched group by group, so that memory is bounded by 4 UPLOADS + 1 vectors, whatever the number of clients (without
+groups by 2 UPLOADS + 1). Without secure aggregation floats are added, in the order of the members, and a vector waits
+for those before it (secagg/plain.py).
 
-Members of a group are in the sum all or none: their vectors are added apart until the last of them has come. Long ones
-are fetched group by group: when all members of a group are ready, in the order in which groups were, or when the one
-that is missing is invited. So every group that is not whole has a member that uploads or is invited, and memory is
-bounded, whatever the number of clients, by the vectors of UPLOADS clients that were asked, of UPLOADS that were
-invited, the sum of each one's group, and the total: 4 UPLOADS + 1 vectors (without groups, where everybody is a group
-of one, by 2 UPLOADS + 1); vectors of one chunk, of which each group may have begun, by the total and one for each
-group.
-
-Without secure aggregation floats are added, whose sum depends on the order: that of the members, whatever the order in
-which their vectors come (secagg/plain.py). A vector then waits for those before it, so that memory is bounded by one
-vector for each member, and the total.
-
-Who uploads holds up those who wait. So an upload has deadlines, one for its next chunk and one for its end, which begin
-when its vector is announced and fetched; who waits or is invited has none.
+Who uploads holds up those who wait, and so has deadlines for its next chunk and for its end; who waits or is invited
+has none.
 """
 
 from __future__ import annotations

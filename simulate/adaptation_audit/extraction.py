@@ -1,14 +1,9 @@
 """The model of an adaptation, attacked by a data owner with the outputs revealed to it, or with labels alone.
 
-The data owner does not know the image of an output. It matches outputs of a batch to each other, and its
-own pixels to the first of them (models/extraction.py), class by class, as it knows the labels beside the last one. A
-network of the same sizes, with random weights, is then trained to reproduce the outputs of the model's blocks; its
-outputs for the images are matched to the revealed ones again and again, which corrects the first matches. If no output
-is revealed, it is trained to give the right labels through the common adapters and the head, which every data owner
-receives; the baseline has a head of its own in their place.
-
-Both attacks end with a network whose answers, by the common adapters and head, are compared with those of the adapted
-model on images that nobody has learned from. `copied-blocks` has the model itself up to the first output that is
+The data owner matches outputs of a batch to each other, and its own pixels to the first of them (models/extraction.py).
+A network of the same sizes is then trained to reproduce the outputs of the model's blocks, and its outputs are matched
+again and again. If no output is revealed, it is trained to give the right labels through the common adapters and head;
+the baseline has a head of its own in their place. `copied-blocks` has the model itself up to the first output that is
 revealed, and copies of the other blocks; `imitation` has nothing of the model.
 """
 

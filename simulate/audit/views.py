@@ -1,21 +1,11 @@
 """Observations: the clients' updates as an adversary knows them after a recorded run, from its own recordings alone.
 
-A server without secure aggregation has every upload; with it, uploads under masks and the sums that it opened; together
-with clients, the sums less what these clients contributed. A client has the models that it was given: the difference of
-two is the mean of a round, from which it takes its own part. In each case the adversary knows the model that the update
-was made from, because it sent or received it.
+docs/audits.md says what each adversary has. Members agree on a key before the first round, and again when it is
+renewed; one of them then sends the server the model under the new key. A member that was removed has the key before:
+with a server it has the model before in the clear, and the same model under the new key.
 
-A server with a client has the client's keys of an encrypted model. Members agree on a key before the first round, and
-again when it is renewed; one of them then sends the server the model under the new key. A member that was removed at
-that moment has the key before. Together with a server it has more: the model before, which it can decrypt, and the same
-model under the new key.
-
-An outsider on the wire sees what a relay between clients and server sees: bytes under CURVE and their times. Streams
-are those of ZMTP 3 (ZeroMQ RFC 23): a greeting of 64 octets, then frames of a flag, a length and a body. Under CURVE
-(RFC 26) the body of a message's frame is a name, a nonce and a box, whose ciphertext is longer than its content by a
-constant. So the lengths of frames are disclosed, and with them who sends an update, of how many numbers, and who stops.
-The ciphertext itself is attacked as if it were the ring words of an upload. Whose stream it is, the outsider need not
-know: of all clients' images any counts.
+An outsider sees streams of ZMTP 3 (ZeroMQ RFC 23) under CURVE (RFC 26): lengths of frames, and with them who sends an
+update, of how many numbers, and who stops. The ciphertext is attacked as if it were the ring words of an upload.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Double-blind adaptation: what an image's pass and a step on kept shares cost model owner, data owner and dealer.
 
-The model is a vision transformer of timm's with random weights, whose functions are softmax, GELU and LayerNorm
-themselves, as `tacit adapt` has it. Its owner rehearses with random labelled images, and a data owner learns from
-others, in the session of learning_session.py; all processes on two cores, one thread each. In one session correlated
-randomness is received before the clock of a pass or a step starts: the online seconds. In another one they follow each
-other while correlated randomness is made and sent, as in use: the sustained seconds. The head is learned alone, or with
-an adapter beside each block.
-
-Beside it the same steps in the clear.
+The model is a vision transformer of timm's with random weights. In one session correlated randomness is received before
+the clock of a pass or a step starts (online seconds), in another one while they follow each other (sustained seconds).
+The head is learned alone, or with an adapter beside each block; beside it the same steps in the clear.
 """
 
 from __future__ import annotations

@@ -1,25 +1,15 @@
 """Blocks of a vision transformer on shares, by our protocol and by stock CrypTen: what a pass costs in all.
 
-Ours is a session as of `tacit infer`: model owner, data owner and dealer, each a process, over CURVE on loopback TCP,
-for a model of so many blocks with random weights, calibrated on random images and asked about others: once with
-softmax, GELU and LayerNorm themselves, and once with the polynomials of friendly blocks in their place. The rounds
-counted are those of its blocks; those of the embedding and the head come apart. In one session correlated randomness is
-fetched before the clock of a pass starts: the time of the online phase. In another one passes follow each other while
-correlated randomness is made and fetched, as in use: the sustained seconds, of whole passes, embedding and head
-included. CrypTen computes the same polynomials over gloo, and makes its correlated randomness while it computes. One
-thread for each process computes. Where there are three cores each party has its own, else all share them. A link that
-is shaped is the one between model owner and data owner, in both; links of the dealer and of the third party never are.
+Ours is a session as of `tacit infer`, once with softmax, GELU and LayerNorm themselves, and once with polynomials in
+their place; CrypTen computes the same polynomials over gloo. Rounds of embedding and head come apart. One session
+fetches correlated randomness before the clock of a pass starts (online seconds), in another one passes follow each
+other while it is made (sustained seconds, embedding and head included). One thread for each process computes. A link
+that is shaped is the one between model owner and data owner.
 
-The traffic of stock CrypTen's two computing parties goes through a relay, without a change to CrypTen or gloo.
-Processes of torch.distributed find each other in a store: each publishes the address where it listens, 127.0.0.1 and a
-port, and of every two the one with the higher address connects to the other. Here the store is ours: it hands out
-addresses that are chosen for the reader. A rank sees those above itself at addresses higher than its own, so that it
-waits for them, and those below itself at 0.0.0.0, which is lower and means this machine; the port is the published one,
-or, between model owner and data owner, one of the relay's that leads there. So there is one connection for every pair
-of ranks in every group, as without us, and each of those between the two passes through the relay, both ways.
-
-All of this depends on what gloo publishes, which nobody guarantees: the benchmark asks the relay whether the bytes have
-passed. An entry that is no such address remains as it is.
+CrypTen's traffic goes through a relay without a change to CrypTen or gloo. Of every two processes of torch.distributed
+the one with the higher published address connects to the other. Here the store is ours: a rank sees those above itself
+at higher addresses than its own and those below at 0.0.0.0, with the port of the relay between the two owners. All of
+this depends on what gloo publishes, which nobody guarantees: the benchmark asks the relay whether bytes have passed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """The two ends of a secure sum with a clock around them: in memory, over real sockets, or in processes of their own.
 
-A party's time is that of decoding what it receives, its machine, and encoding what it sends; waiting and delivery are
-nobody's. A client's phase runs from the message that opens it to the client's answer; the server's are its states.
-
-Over real sockets every client has a CURVE link of its own to the server, on loopback TCP.
-
-Clients in processes of their own use every core, and their memory can be measured (VmHWM, as Linux accounts it). A host
-imports the protocol and nothing else, notes its size, and then is the clients that it was given: batches of frames come
-and go through a pipe, one batch at a time. Its peak is what it used above its size after the imports. `exchange`
-delivers them to and from the server; a client that drops out is gone when the vectors are asked for.
+A party's time is that of decoding what it receives, its machine, and encoding what it sends. A client's phase runs from
+the message that opens it to the client's answer; the server's are its states. A host process imports the protocol and
+nothing else, and then is the clients that it was given; its peak is what it used above its size after the imports.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """The live page at work: an HTTP server in a thread of its own, and the guard that decides who may read it.
 
-On this machine's own addresses every user of the machine may read, if the browser was sent to such an address by its
-name, so that no page of another site can have it read by a name that leads here. Elsewhere a token is needed, which is
-drawn at the start. It is shown in a header, or in a cookie that the first answer to it sets; never in an address, since
-addresses are kept in logs and histories. Everything is read-only: GET and HEAD.
-
-No reader can make the server wait, nor hold up a round. Events are handed over and folded in its thread. Each reader of
-the stream gets the differences from what it was sent last, at most twice a second: nothing queues up for a slow one,
-and one that takes nothing for a while is cut off. Connections are few, and those that ask for nothing are closed, so
-that strangers do not use up the descriptors that the party's own links need.
+docs/dashboard.md says who may. A token is shown in a header, or in a cookie that the first answer to it sets; never in
+an address, since addresses are kept in logs and histories. No reader can make the server wait, nor hold up a round:
+each gets the differences from what it was sent last, at most twice a second, and one that takes nothing for a while is
+cut off. Connections are few, so that strangers do not use up the descriptors that the party's own links need.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
-"""Makes the runs of a study: every row with every seed, whose results are kept as they come.
+"""Makes the runs of a study: every row with every seed, whose results are kept as they come (docs/experiments.md).
 
-The directory of a study:
-
-study.json          the settings of its runs: finished results are kept only as long as these stay the same
-data/               what its rows share, such as the images where a model is trained before, and these models
-runs/ROW/SEED.json  the result of a run
-runs/ROW/SEED/      its run directory, as `tacit simulate` makes them, without report.html (`tacit report` draws it)
-table.md, table.json, plot.svg      the results (page.py)
+study.json in its directory has the settings of its runs: finished results are kept only as long as these stay the same.
 """
 
 from __future__ import annotations

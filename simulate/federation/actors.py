@@ -1,15 +1,8 @@
 """Processes of clients that Ray starts: actors, on this machine or wherever a cluster of Ray has room.
 
-An actor is a process like the others (child.py) but for who forks it. It connects to the supervisor, which listens for
-it; from then on its connection is like that to a child. The server, and clients that a fault names, stay children of
-the supervisor.
-
-The supervisor admits only processes that know the secret of the run. Every connection shows it in a thread of its own,
-and each word of it within seconds: a stranger that sends nothing, or nothing that can be read, holds up nobody. Before
-that nothing of it is looked at.
-
-When an actor has died its clients are started again in another one. By their journals they stay out of the round that
-they were in, and take part in the next.
+An actor connects to the supervisor, which admits only processes that know the secret of the run; a stranger that sends
+nothing, or nothing that can be read, holds up nobody. The server, and clients that a fault names, stay children of the
+supervisor. When an actor has died its clients are started again in another one.
 
 All calls that may wait are made by one thread, which lives as long as Ray does here: what Ray starts on this machine is
 killed when the thread that started it has ended, and so does not outlive the supervisor.

@@ -1,16 +1,11 @@
 """Clients and a server that cheat on purpose, each to be found by the rule that it breaks.
 
-A cheating client is a client as any other, with its process, its keys and its link, up to a message that it changes or
-keeps back before it is signed and numbered for the link. So only the lie itself can be found. A lie without an occasion
-(a vector of one chunk cannot stall, without masks nobody shares secrets) does not happen; one that happens is in the
-client's own log.
+A cheating client changes a message or keeps it back before it is signed and numbered for the link, so that only the lie
+itself can be found. A lie without an occasion does not happen; one that happens is in the client's own log.
 
-A cheating server has clients compute the same twice, and leaves one of them out the second time. The first round has
-everybody. Every later one begins from the same model but for one unit in the last place of one parameter, so that
-everybody's update is the same again, and lacks somebody: the difference of the two sums is theirs. Where the roster has
-groups the server ignores them, and tries to leave out one client alone before it leaves out groups. It is a server as
-any other but for that, and a client sees no rule broken, unless there are groups. Only an audit starts it
-(Plan.subtracts).
+A cheating server has clients compute the same twice, from the same model but for one unit in the last place of one
+parameter, and leaves one of them out the second time: the difference of the two sums is theirs. Where the roster has
+groups it ignores them, and tries to leave out one client before it leaves out groups. Only an audit starts it.
 """
 
 from __future__ import annotations

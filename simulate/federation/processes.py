@@ -1,19 +1,13 @@
 """One operating-system process for every party of a federation, started and watched by one supervisor.
 
-Children are forked from a fork server that has loaded torch already (preload.py): the first child waits for that, the
-others start in milliseconds. Every child has a control connection to the supervisor (child.py describes its end). The
-messages of children, and their exits, come out of `Processes.messages` in order; all of it runs in the supervisor's
-event loop, without threads per child.
+Children are forked from a fork server that has loaded torch already (preload.py). The messages of children, and their
+exits, come out of `Processes.messages` in order, in the supervisor's event loop. No process outlives the supervisor,
+whatever ends it: if it is killed, the children see their control connections close and exit; with the last of them go
+the fork server (hand_over.py) and multiprocessing's resource tracker.
 
-No process outlives the supervisor, whatever ends it. `async with Processes(...)` stops the children when its block
-ends, also by an exception or by Ctrl-C. If the supervisor itself is killed, the children see their control connections
-close and exit; with the last of them go the fork server, also while it loads its modules (hand_over.py), and
-multiprocessing's resource tracker.
-
-The clients are started when the server listens, each in a process of its own or several in one (hosting.py); a process
-that dies takes all of them with it. A client that fails is the federation's business and is only shown. When the server
-has ended, the clients get time to notice, and to evaluate a model that only they can read; any that is still there then
-(frozen, say) is ended. So is a server that a client has given up, and that stays silent.
+A client that fails is the federation's business and is only shown. When the server has ended, the clients get time to
+notice; any that is still there then (frozen, say) is ended. So is a server that a client has given up, and that stays
+silent.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """What one party of an audited run received and drew, kept as it happened.
 
-A recording stands around its party as other hooks do: it is told every message when it comes off the link,
-before the machine sees it, and passes the operating system's randomness on. Beside that it keeps what the party itself
-worked out: a server every sum that it opened, a client its own words before they were masked and the keys that it
-shared with other members, a data owner of an adaptation the outputs of blocks that it was told. Nothing is kept of what
-another party knows. Only an audit asks for recordings (Plan.recordings), and hosts have no such key.
-
-The file is a sequence of msgpack arrays, each a kind and its fields; `read` gives them back in their order.
+A recording is told every message when it comes off the link, passes the operating system's randomness on, and keeps
+what the party itself worked out. Nothing is kept of what another party knows. Only an audit asks for recordings. The
+file is a sequence of msgpack arrays, each a kind and its fields.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """A slower link between two processes of this machine: a relay of TCP streams that adds delay and limits the rate.
 
-`relaying` runs the relay in a process of its own. Asked for a port of loopback, it opens another one that leads there;
-whoever connects to it talks to the first port through the link. The link is a pair of one-way lines, which do not
-disturb each other and are shared by all streams through the relay. A byte enters its line when it has come and those
-before it have entered, at most `bandwidth_mbit` megabits in a second, and leaves it `latency_ms` later: a round trip
-takes at least twice the latency. Nothing is lost or reordered. What TCP adds on a real link, slow starts and losses,
-is not there, nor is its handshake delayed.
-
-Bytes are due at times that follow from when they came, so that a thread that wakes up late does not slow down those
-behind it. A line takes bytes of a stream as long as it holds fewer of them than are under way at full rate, and some;
-then the sender is held up by TCP. Threads wait, not an event loop: loops of asyncio round delays up to milliseconds.
+`relaying` runs the relay in a process of its own. Asked for a port of loopback, it opens another one that leads there.
+The link is a pair of one-way lines, shared by all streams: a byte enters its line at most at `bandwidth_mbit`, and
+leaves it `latency_ms` later. Nothing is lost or reordered; slow starts, losses and the handshake of TCP are not there.
+Threads wait, not an event loop: loops of asyncio round delays up to milliseconds.
 
 A relay may also keep what passes, as whoever stands on the wire sees it: `passed` reads that again.
 """

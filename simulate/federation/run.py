@@ -1,13 +1,8 @@
 """A federation on one machine: its processes, started, watched and ended from here; and the checks of --verify.
 
-The supervisor makes keys and roster, starts the server, and the clients once it listens; it relays the parties' reports
-to the display, and makes the summary from their event logs. It never loads torch.
-
---verify checks when a run is over that every secure sum is the sum. The clients' quantised vectors must add up in the
-ring, exactly, to the words that the server unmasked; and the float sum of their weighted updates must lie within the
-bound that stochastic rounding allows (Packing.error_bound). Without secure aggregation there are no words to add, and
-the float sum must be the same, exactly. A client records its words, and the weighted values that they stand for; the
-server the sum of the words, the values decoded from it, their error bound, and the names of the survivors.
+The supervisor never loads torch. --verify checks when a run is over that the clients' quantised vectors add up in the
+ring, exactly, to the words that the server unmasked, and that the float sum of their weighted updates lies within the
+bound that stochastic rounding allows (Packing.error_bound); without secure aggregation it must be the same, exactly.
 """
 
 from __future__ import annotations

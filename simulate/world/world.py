@@ -1,18 +1,12 @@
 """The one deterministic world in which machines are played: a clock, a network, processes that die and start again.
 
-A run is a function of a seed and a schedule: the conduct of the network or a choice of who speaks next, what the hook
-does to messages on their way, and what is on the agenda. Everything random comes from named streams of the seed, one
-for every party and purpose, so that what one party draws does not depend on when the others draw. Keys are drawn from
-them too: for memory only, never for a network. Whatever parties persist is on simulated disks (disk.py).
-
-Time stands still while something can be delivered or done, and then leaps to what comes next: an arrival, a deadline of
-a machine, or an entry of the agenda. A protocol adds how its parties are made, who receives a message, and what the
-shell of a party does with outputs that are no messages.
+A run is a function of a seed and a schedule. Everything random comes from named streams of the seed, one for every
+party and purpose, so that what one party draws does not depend on when the others draw; keys too, which are for memory
+only. Time stands still while something can be delivered or done, and then leaps to what comes next.
 
 A link is one direction between two parties. A message arrives after a delay, and never before what was sent earlier
-over the same link; between links anything may overtake. So does every connection, and so may a link be cut for a while,
-after which the messages that wait arrive: machines must bear both. A transport that breaks its promise loses a message,
-delivers it twice or out of turn; machines must notice that (Conduct).
+over the same link; a link may be cut for a while. A transport that breaks its promise loses a message, delivers it
+twice or out of turn; machines must notice that (Conduct).
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Our two parties of a case of private inference, each with a link to the third, which is live; and how it is played.
 
-Ours are an owner and the dealer, towards the other owner; or both owners, towards the dealer. What our owners compute
-with follows from where it is used, since nothing checks it.
-
-The messages of our machines to the live party go through the lie of the case. Then everything that comes is received
-until the live party has ended the session towards both of ours, or has completed it; or until it is silent for too
-long.
+Ours are an owner and the dealer, towards the other owner; or both owners, towards the dealer. The messages of our
+machines to the live party go through the lie of the case. A case is over when the live party has ended the session
+towards both of ours, or completed it, or is silent for too long.
 """
 
 from __future__ import annotations
