@@ -22,23 +22,15 @@ if TYPE_CHECKING:
     from tacit.protocol.sum.exchange import ServerAborted as ServerAborted
     from tacit.protocol.sum.policy import Policy as Policy
 
-_ONE_SUM = "tacit.protocol.session.one_sum"
-_RESULTS = "tacit.protocol.sum.exchange"
-_ROSTER = "tacit.protocol.core.roster"
 _HOMES = {
-    "ClientAborted": _RESULTS,
-    "Contributed": _RESULTS,
-    "Member": _ROSTER,
-    "PartyKeys": _ROSTER,
-    "Policy": "tacit.protocol.sum.policy",
-    "Roster": _ROSTER,
-    "ServerAborted": _RESULTS,
-    "SumClient": _ONE_SUM,
-    "SumResult": _ONE_SUM,
-    "SumServer": _ONE_SUM,
-    "SumSettings": _ONE_SUM,
-    "make_roster": _ONE_SUM,
-    "new_keys": _ROSTER,
+    name: f"tacit.protocol.{module}"
+    for module, names in {
+        "core.roster": ("Member", "PartyKeys", "Roster", "new_keys"),
+        "session.one_sum": ("SumClient", "SumResult", "SumServer", "SumSettings", "make_roster"),
+        "sum.exchange": ("ClientAborted", "Contributed", "ServerAborted"),
+        "sum.policy": ("Policy",),
+    }.items()
+    for name in names
 }
 __all__ = [*_HOMES]
 __version__ = version("tacit")

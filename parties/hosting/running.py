@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
 from tacit.parties.hosting.folder import OpenedParty
-from tacit.parties.hosting.memory import return_large_pieces
 from tacit.parties.hosting.party_file import (
     ClientFile,
     DataOwnerFile,
@@ -57,3 +58,21 @@ async def run_party(party: OpenedParty[Any], *, show: Tell, hooks: Hooks | None 
     run = getattr(import_module(f"tacit.parties.hosting.{module}"), name)
     outcome: PartyOutcome = await run(party, show=show, hooks=hooks)
     return outcome
+
+
+# Parameters of glibc's mallopt(3).
+_MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
+_LARGE: Final = 8 << 20
+
+
+def return_large_pieces() -> None:
+    """Have memory of large tensors go back to the system once they are released, and all threads share one heap.
+
+    An owner holds hundreds of megabytes of correlated randomness at a time, made in one thread and used up in another.
+    By default glibc keeps what it once had, in a heap for each thread. Other C libraries are left as they are.
+    """
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_ARENA_MAX, 1)
+        mallopt(_MMAP_THRESHOLD, _LARGE)

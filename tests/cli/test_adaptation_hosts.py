@@ -133,14 +133,6 @@ def test_data_owners_count_by_their_images_and_the_model_owner_adds_noise(house:
     assert counts == {"alice": 16, "bob": 16, "carol": 32}
 
 
-def test_who_counts_otherwise_is_refused(house: AdaptationHouse) -> None:
-    house.data_owner("alice", weights="counts")
-    running = house.start_all(but=["bob", "carol"])
-    complaint(
-        running["alice"], 1, r"data owners count alike with it; the policy here is that they count by their images"
-    )
-
-
 def test_a_budget_without_room_is_refused_before_anybody_learns(house: AdaptationHouse) -> None:
     house.model_owner(noise=1e-6, largest_epsilon=1.0)
     running = house.start("owner")
@@ -151,20 +143,6 @@ def test_a_budget_without_room_is_refused_before_anybody_learns(house: Adaptatio
 def options(name: str) -> tuple[str, ...]:
     """Of the command of this party."""
     return ("--json", "learned.json") if name in DATA_OWNERS else ()
-
-
-@pytest.mark.exhaustive
-def test_sums_that_were_told_are_not_told_of_other_learning(house: AdaptationHouse) -> None:
-    """All but the model owner have lost what they knew, and begin anew."""
-    running = house.start_all()
-    for name in (*DATA_OWNERS, "dealer"):
-        assert running[name].end() == 0, running[name].everything
-    running["owner"].signal(signal.SIGKILL)
-    running["owner"].end()
-    for name in (*DATA_OWNERS, "dealer"):
-        shutil.rmtree(house.path / name / "state")
-    running = house.start_all()
-    refused_by_one(running, "the model owner opens 2 rounds, and all of them are open: ask it for more")
 
 
 def refused_by_one(running: Mapping[str, Process], pattern: str) -> None:

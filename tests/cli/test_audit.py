@@ -264,18 +264,6 @@ def test_refusals_say_what_would_do(tacit: Tacit, arguments: tuple[str, ...], sa
     assert said in " ".join(result.output.split())
 
 
-@pytest.mark.parametrize("more", [(), ("--attack", "april")])
-def test_attacks_are_listed_with_what_they_do(
-    tacit: Tacit, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    result = tacit("audit", "--attack", "list", *more)
-    assert result.exit_code == 0
-    assert "inverting-gradients" in result.output
-    assert "what it does" in result.output
-    assert "on a wider screen" not in result.output
-
-
 @pytest.mark.exhaustive
 def test_rounds_on_the_same_image_disclose_more_of_binary_weights_than_one(tacit: Tacit, tmp_path: Path) -> None:
     """Five clients with an image each: single uploads had 12.4 dB, and what nine rounds of a client give 21.7 dB."""

@@ -195,13 +195,6 @@ def test_wrong_input(tacit: Invoke, tmp_path: Path) -> None:
     assert wrong == {}
 
 
-def test_a_roster_of_three_is_too_small(tacit: Invoke, bench: MakeBench) -> None:
-    live = bench(3)
-    result = tacit("conformance", "peer", live.address, "--as", "client", "--keys", live.give_keys("client-1"))
-    assert result.exit_code == 2
-    assert "roster.toml: 3 clients; the scripts need 4 or more" in result.stderr
-
-
 def rostered(*names: str) -> Callable[[InferenceBench, Path], None]:
     """A roster of these alone, and no keys of others."""
 

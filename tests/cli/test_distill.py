@@ -17,7 +17,6 @@ from tacit.models.friendly import distillation
 from tacit.models.friendly.calibration import error_bounds
 from tacit.models.layout import Layout
 from tacit.models.networks import build
-from tacit.parties.runs.directory import mark_release
 from tacit.parties.runs.served import read_student
 from tests.cases import cases
 from tests.cli.outputs import check_output
@@ -190,31 +189,6 @@ def test_a_training_that_diverges_has_its_own_status(tacit: Invoke, tmp_path: Pa
     result = tacit("distill", experiment, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert "training diverged, take a smaller learning_rate" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (None, "holds neither distillation.json nor experiment.toml; name a directory that `tacit distill --out`"),
-        ("{", "is not what `tacit distill` writes"),
-        ('{"name": 1}', "is not what `tacit distill`"),
-    ],
-)
-def test_a_directory_without_a_student_is_refused(
-    tacit: Invoke, tmp_path: Path, content: str | None, reason: str
-) -> None:
-    if content is not None:
-        (tmp_path / "distillation.json").write_text(content)
-        mark_release(tmp_path)
-    result = tacit("infer", tmp_path)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert reason in result.stderr
-
-
-def test_a_seed_that_no_experiment_file_could_name_is_refused(tacit: Invoke, tmp_path: Path) -> None:
-    result = tacit("distill", tmp_path / "none.toml", "--seed", 2**63)
-    assert result.exit_code == 2
-    assert "--seed" in result.stderr
 
 
 def test_a_teacher_that_cannot_be_written_is_no_wrong_input(tacit: Invoke, tmp_path: Path, images: Path) -> None:

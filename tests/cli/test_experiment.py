@@ -281,30 +281,15 @@ def bad_file(path: Path) -> Path:
 
 REFUSALS: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
     "an unknown name": (lambda out, images: ["sawada-fig7"], "no experiment 'sawada-fig7'; choose one of aso-table1"),
-    "seeds": (lambda out, images: ["sawada-fig6", "--small", "--seeds", "four"], "--seeds four: 'four' is no seed"),
-    "a device": (lambda out, images: ["sawada-fig6", "--small", "--device", "tpu"], "--device tpu: choose cpu or cuda"),
     "the full size without images": (lambda out, images: ["sawada-fig5"], "the full size needs --data: a directory"),
-    "missing images": (lambda out, images: ["sawada-fig6", "--small", "--data", out / "no.npz"], "no.npz' is no file"),
     "a directory without CIFAR-10": (
         lambda out, images: ["sawada-fig5", "--data", empty_folder(out.parent)],
         "batches.meta.txt is no file",
     ),
-    "no images": (lambda out, images: ["aso-table1", "--small", "--data", Path(__file__)], "neither a directory nor"),
     "a broken file": (
         lambda out, images: ["aso-table1", "--small", "--data", bad_file(out.parent / "bad.npz")],
         "is not a readable .npz file",
     ),
-    "no directory for the tables of adaptation": (
-        lambda out, images: ["tastan-table2"],
-        "of fed-isic2019, tiny-imagenet for the owner and of fed-isic2019 for the clients",
-    ),
-    "a directory without their files": (lambda out, images: ["tastan-table1", "--data", out.parent], "cifar-10"),
-    "a directory for a twin": (
-        lambda out, images: ["tastan-table1", "--small", "--data", out.parent],
-        "the small twin takes an .npz file, or without --data the digits",
-    ),
-    "a twin that there is not": (lambda out, images: ["tastan-table2", "--small"], "tastan-table2 has no small twin"),
-    "a file that there is not": (lambda out, images: [out / "own.py"], "own.py is no file; name one that defines"),
     "a file without a study": (lambda out, images: [__file__], "test_experiment.py defines no STUDY; assign a"),
     "images of another shape": (
         lambda out, images: ["sawada-fig6", "--data", images],

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from tacit.parties.inference.events import ImagesAnswered, ModelLoaded, PassEnded, TermsAgreed
 from tacit.protocol.inference.schedule import Sizes, pass_rounds
 from tests.cli.inference_house import ROLES, House, check_answers
 from tests.cli.outputs import check_output
@@ -87,34 +86,6 @@ def many(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     arrays = np.load(images)
     np.savez(path, **{name: np.resize(arrays[name], (MANY, *arrays[name].shape[1:])) for name in ("x_test", "y_test")})
     return path
-
-
-@pytest.mark.exhaustive
-def test_whoever_is_killed_costs_the_pass_that_was_going_on(house: House, student: Path, many: Path) -> None:
-    """kill -9 to each of the three, one after the other: each goes on by the same command, with fresh material."""
-    house.alice(batch=1, images=str(many))
-    running = {name: house.start(name) for name in ("dealer", "owner")}
-    alice = running["alice"] = house.start("alice", "--json", "answers.json")
-    for name, count in (("dealer", 5), ("owner", 25), ("alice", 50)):
-        running["alice"].until(f"{count} of {MANY} images")
-        running[name].signal(signal.SIGKILL)
-        assert running[name].end() == -signal.SIGKILL
-        answered = len(house.events("alice", ImagesAnswered))
-        options = ("--json", "answers.json") if name == "alice" else ()
-        running[name] = house.start(name, *options)
-    running["alice"].until(f"{MANY} images, ({answered}|{answered + 1}) of them answered")
-    assert running["alice"].end() == 0, running["alice"].everything
-    assert running["alice"].complained == []
-    figures = check_output(house.path / "alice" / "answers.json", "answers")
-    check_answers(figures, student, many)
-    # Each image was answered once, by one and the same model, and at most one pass was begun again for each death.
-    assert figures["passes"] == MANY
-    assert len({loaded.weights for loaded in house.events("owner", ModelLoaded)}) == 1
-    assert MANY - 3 <= len(house.events("owner", PassEnded)) <= MANY + 3
-    sessions = [agreed.session for agreed in house.events("owner", TermsAgreed)]
-    assert len(set(sessions)) == len(sessions) >= 4
-    for gone in ("owner", "dealer"):
-        assert any(re.search(f"session over: {gone}: the link to .* is lost", line) for line in alice.said)
 
 
 def test_answers_of_two_models_are_not_mixed(house: House, many: Path) -> None:

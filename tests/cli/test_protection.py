@@ -170,37 +170,3 @@ def test_a_run_that_ends_early_says_how_it_goes_on(
     for child in multiprocessing.active_children():
         child.join(60.0)  # One that was just being started ends by itself.
     assert multiprocessing.active_children() == []
-
-
-UNFIT = (
-    (
-        "",
-        '[protection]\nscheme = "binary-weights"\nlayers = {"position" = 0.9}\n[policy]\nuncoordinated_weights = true',
-        'server: protection.layers: "position" matches no tensor of this model; its tensors are cls_token',
-    ),
-    (
-        'name = "convnext_atto"',
-        ENCRYPTED,
-        'server: model encryption: this model has no tensor "patch_embed.proj.weight" of 4 dimensions; take one',
-    ),
-    (
-        'name = "convnext_atto"',
-        '[protection]\nscheme = "fixed-position"',
-        'server: protection.scheme = "fixed-position": this model has no position embedding called "pos_embed"',
-    ),
-)
-
-
-def test_a_protection_that_does_not_fit_the_model(
-    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment
-) -> None:
-    """Found by the server's process, which builds the model; no client is started."""
-    for model, more, complaint in UNFIT:
-        file = write_experiment(tmp_path / "small.toml", more=more)
-        file.write_text(file.read_text().replace("[model]\nimage_size = 8", f"[model]\n{model}\nimage_size = 32"))
-        result = tacit("simulate", file, "--out", tmp_path / "run")
-        assert result.exit_code == 2
-        (line,) = result.stderr.splitlines()
-        assert line.startswith(f"tacit: {complaint}")
-        assert "client" not in result.stdout
-        assert not (tmp_path / "run").exists()

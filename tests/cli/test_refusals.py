@@ -110,31 +110,6 @@ def test_arguments_that_are_none(tacit: Invoke, command: str, arguments: list[st
     assert line.endswith(f"; `{' '.join(['tacit', *words])} --help` lists what there is")
 
 
-def test_an_output_directory_in_use(tacit: Invoke, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "thesis.tex").touch()
-    (tmp_path / "file").touch()
-    for name in ("run", "file"):
-        path = tmp_path / name
-        line = complaint(tacit("simulate", "--out", path))
-        assert line.startswith(f"{path} exists already: choose another directory with --out, or continue that run")
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--seed", 1], "--seed"),
-        (["--clients", 5], "--clients"),
-        (["--out", "other"], "--out"),
-        (["digits.toml", "--seed", 0], "an experiment file, --seed"),
-    ],
-)
-def test_resuming_with_other_settings(tacit: Invoke, tmp_path: Path, arguments: list[object], named: str) -> None:
-    line = complaint(tacit("simulate", "--resume", tmp_path, *arguments))
-    assert line == f"--resume continues a run as it is: leave out {named}"
-
-
 @pytest.mark.parametrize("content", [b"", b"not safetensors", b"\x02\x00\x00\x00\x00\x00\x00\x00{}"])
 def test_resuming_a_damaged_run(
     tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, content: bytes
@@ -145,15 +120,6 @@ def test_resuming_a_damaged_run(
     line = complaint(tacit("simulate", "--resume", tmp_path))
     assert line.startswith(f"{tmp_path}/model.safetensors is no model of a run (")
     assert line.endswith("): restore it, or start anew")
-
-
-def test_data_that_is_not_there(tacit: Invoke, tmp_path: Path) -> None:
-    """Found before any process is started. The directory is free for the next attempt."""
-    file = tmp_path / "small.toml"
-    file.write_text('[data]\nsource = "none.npz"')
-    line = complaint(tacit("simulate", file, "--out", tmp_path / "run"))
-    assert line == f"data.source '{tmp_path}/none.npz' is no file; give the path of an .npz file"
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.end_to_end

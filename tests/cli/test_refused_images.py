@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from rich.console import Console
 
@@ -14,7 +13,6 @@ from tacit.parties.hosting.data_owner import (
     answers_of,
     own_images,
 )
-from tacit.parties.hosting.folder import AnswersError
 from tacit.parties.runs.answers import MOST_SHOWN, REFUSED, AnsweredImage
 from tacit.simulate.private_inference import private_images
 from tacit.simulate.private_inference.inference_request import InferenceRequest
@@ -98,14 +96,3 @@ def test_answers_keep_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     assert shown.count("2, 0") == MOST_SHOWN - 3
     assert "reveals labels alone" in shown
-
-
-@pytest.mark.parametrize("labels", [((0,),), ((0,), (2,)), ((0,), (-1,)), ((0,), ())])
-def test_labels_that_do_not_fit_are_refused(tmp_path: Path, labels: tuple[tuple[int, ...], ...]) -> None:
-    kept = AnswersFile(tmp_path / "answers.jsonl", images=2)
-    kept.write(AnsweredBy(weights="ab", classes=("0", "1")))
-    entry = AnsweredPass(logits=(None, None), labels=labels, **COSTS)
-    with (tmp_path / "answers.jsonl").open("ab") as file:
-        file.write(msgspec.json.encode(entry) + b"\n")
-    with pytest.raises(AnswersError, match="it does not fit the images"):
-        AnswersFile(tmp_path / "answers.jsonl", images=2)

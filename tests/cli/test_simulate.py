@@ -159,17 +159,6 @@ def test_a_run_without_a_seed_is_repeated_by_the_one_that_it_records(
     assert again.summary["sessions"][0]["versions"] == drawn.summary["sessions"][0]["versions"]
 
 
-def test_gradients_are_verified_too(tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment) -> None:
-    """In semi-honest mode."""
-    more = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-honest"'
-    file = write_experiment(tmp_path / "gradients.toml", more=more)
-    file.write_text(file.read_text().replace("[training]", '[training]\nalgorithm = "fedsgd"\nlearning_rate = 0.1'))
-    gradients = Run(tacit("simulate", file, "--verify", "--out", tmp_path / "run"), tmp_path / "run")
-    assert gradients.result.exit_code == 0, gradients.result.output
-    assert [entry["clients"] for entry in gradients.summary["verified"]] == [4, 4]
-    assert gradients.summary["rounds"][0]["samples"] == 60
-
-
 @pytest.mark.smoke
 def test_a_killed_client_is_dropped_and_the_round_is_completed(
     tacit: Invoke, tmp_path: Path, small: Path, watch: Callable[[Show], None]

@@ -58,18 +58,6 @@ def test_the_model_is_the_same_bit_for_bit_however_many_workers_host_the_clients
     assert len(updates[0]) == 2 * CLIENTS
 
 
-def test_a_run_goes_on_with_another_number_of_workers(
-    tacit: Invoke, tmp_path: Path, small: Path, held_run: tuple[Result, Path]
-) -> None:
-    parts = tmp_path / "parts"
-    assert tacit("simulate", small, "--seed", 7, "--rounds", 1, "--workers", 1, "--out", parts).exit_code == 0
-    resumed = tacit("simulate", "--resume", parts, "--rounds", 3, "--workers", 2)
-    assert (resumed.exit_code, resumed.stderr) == (0, "")
-    assert "4 clients share 2 processes" in resumed.stdout
-    models = [(directory / "model.safetensors").read_bytes() for directory in (held_run[1], parts)]
-    assert models[0] == models[1]
-
-
 def test_a_worker_that_dies_takes_its_clients_with_it_and_says_who_they_were(
     tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, watch: Callable[[Show], None]
 ) -> None:

@@ -57,13 +57,13 @@ from tacit.simulate.conformance.peer.script import (
 
 def former_adverts(stage: RoundKnowledge, message: PeerKeys) -> dict[str, Any]:
     """Another member's keys are those of the round before."""
-    adverts, other = _adverts(stage, message), _other_member(stage)
+    adverts, other = _adverts(stage, message), _other(stage.liar)
     return _listed(stage, {**adverts, other: _adverts(stage, stage.former(PeerKeys))[other]})
 
 
 def adverts_of_another_model(stage: RoundKnowledge, message: PeerKeys) -> dict[str, Any]:
     """Another member signed its keys for the round of a model of its own."""
-    adverts, other = _adverts(stage, message), _other_member(stage)
+    adverts, other = _adverts(stage, message), _other(stage.liar)
     agreement, signing = stage.agreed()
     elsewhere, keys = replace(agreement, model=flipped(agreement.model)), adverts[other]
     signed = sign_advert(
@@ -79,7 +79,7 @@ def adverts_of_another_model(stage: RoundKnowledge, message: PeerKeys) -> dict[s
 
 def former_shares(stage: RoundKnowledge, message: PeerShares) -> dict[str, Any]:
     """Another member's packet is that of the round before."""
-    former, other = stage.former(PeerShares), _other_member(stage)
+    former, other = stage.former(PeerShares), _other(stage.liar)
     parts = (("packets", PACKET_BYTES), ("signatures", SIGNATURE_BYTES))
     changed = {}
     for name, size in parts:
@@ -100,18 +100,13 @@ def former_signatures(stage: RoundKnowledge, message: UnmaskRequest) -> dict[str
 def signatures_of_other_survivors(stage: RoundKnowledge, message: UnmaskRequest) -> dict[str, Any]:
     """All others were told, and have signed, that one of them did not survive."""
     agreement, signing = stage.agreed()
-    survivors = encode_members([member for member in range(stage.size) if member != _other_member(stage)], stage.size)
+    survivors = encode_members([member for member in range(stage.size) if member != _other(stage.liar)], stage.size)
     sharing = agreement.sharing_digest(stage.latest(PeerKeys).digest, stage.latest(PeerShares).sharers)
     signatures = [
         key.sign(SumLabel.SIGN_SURVIVORS, *survivors_signed(sharing, member, survivors))
         for member, key in sorted(signing.items())
     ]
     return {"signers": encode_members(signing, stage.size), "signatures": b"".join(signatures)}
-
-
-def _other_member(stage: RoundKnowledge) -> int:
-    """Somebody else than the client that is lied to."""
-    return 1 if stage.liar == 0 else 0
 
 
 def _adverts(stage: RoundKnowledge, message: PeerKeys) -> dict[int, Advert]:
@@ -162,23 +157,16 @@ def _peer_shares_of(members: Callable[[RoundKnowledge], bytes]) -> Lie:
 
     def change(stage: RoundKnowledge, message: PeerShares) -> dict[str, Any]:
         sharers = members(stage)
-        kept = set(decode_members(sharers, stage.size))
-        owners = decode_members(message.owners, stage.size)
-        packets = [
-            message.packets[place * PACKET_BYTES : (place + 1) * PACKET_BYTES]
-            for place, owner in enumerate(owners)
-            if owner in kept
-        ]
-        signatures = [
-            message.signatures[place * SIGNATURE_BYTES : (place + 1) * SIGNATURE_BYTES]
-            for place, owner in enumerate(owners)
-            if owner in kept
-        ]
+        kept, owners = set(decode_members(sharers, stage.size)), decode_members(message.owners, stage.size)
+
+        def of_kept(records: bytes, size: int) -> bytes:
+            return b"".join(each for owner, each in split_records(records, size, owners).items() if owner in kept)
+
         return {
             "sharers": sharers,
             "owners": sharers,
-            "packets": b"".join(packets),
-            "signatures": b"".join(signatures),
+            "packets": of_kept(message.packets, PACKET_BYTES),
+            "signatures": of_kept(message.signatures, SIGNATURE_BYTES),
         }
 
     return altered(PeerShares, change)

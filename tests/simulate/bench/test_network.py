@@ -29,9 +29,3 @@ def test_rounds_uploads_and_memory_are_measured(tmp_path: Path, monkeypatch: pyt
         assert 0 < upload.utilisation < 1
     assert 0 < found.memory.idle_mb <= found.memory.connected_mb
     assert found.memory.clients == 4
-
-
-def test_wrong_input_is_named() -> None:
-    done = invoke("bench", "network", "--delay", "-3")
-    assert done.exit_code == 2
-    assert "the latency is -3" in done.output

@@ -7,7 +7,7 @@ import pytest
 
 from tacit.parties.runs.experiment import parse
 from tacit.simulate.federation.faults import read_faults
-from tacit.simulate.federation.processes import ServerLostError, SimulationError
+from tacit.simulate.federation.processes import ServerLostError
 from tacit.simulate.federation.roles import Plan
 from tacit.simulate.federation.run import new_plan, party_names, resumed_plan, simulate
 
@@ -62,10 +62,3 @@ def test_a_run_that_was_killed_ends_with_the_model_and_the_velocity_of_one_that_
     assert velocities(plan) == velocities(whole) == ["velocity-3.safetensors"]
     assert plan.run.model.read_bytes() == whole.run.model.read_bytes()
     assert plan.run.velocity(3).read_bytes() == whole.run.velocity(3).read_bytes()
-
-
-def test_without_its_velocity_a_run_does_not_go_on(tmp_path: Path) -> None:
-    plan = killed(tmp_path / "run")
-    plan.run.velocity(1).unlink()
-    with pytest.raises(SimulationError, match=r"velocity-1\.safetensors"):
-        hold(resumed_plan(EXPERIMENT, plan.run, report=False))
