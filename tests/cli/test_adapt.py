@@ -280,22 +280,9 @@ def changed(directory: Path, key: str) -> Path:
 
 
 WRONG: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
-    "no such file": (lambda small, tmp: [tmp / "gone.toml"], "gone.toml"),
-    "an unknown key": (
-        lambda small, tmp: [changed(tmp, "batchs = 3")],
-        "adaptation.batchs = 3: there is no such key; did you mean adaptation.batches",
-    ),
-    "a key of another kind": (
-        lambda small, tmp: [written(tmp, '[adapter]\nkind = "linear-probe"\nrank = 4')],
-        'adapter.rank = 4: it is a key of "parallel" only; adapter.kind is "linear-probe"',
-    ),
     "too few data owners": (
         lambda small, tmp: [small, "--clients", 2],
         "federation.clients = 2: [policy] accepts at least 3",
-    ),
-    "too few beside those who may collude": (
-        lambda small, tmp: [changed(tmp, "colluders = 2")],
-        "federation.clients = 4: sums of 3 data owners beside 2 who may collude need 5",
     ),
     "a class that is none": (
         lambda small, tmp: [changed(tmp, "known_classes = [0, 10]")],
@@ -324,17 +311,7 @@ WRONG: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
     "a model that is none": (
         lambda small, tmp: [changed(tmp, f'backbone = "{tmp / "nowhere"}"')], "nowhere holds neither",
     ),
-    "a protection": (
-        lambda small, tmp: [written(tmp, '[protection]\nscheme = "dp-gaussian"')],
-        "what is learned beside a model has no [protection]",
-    ),
     "a folder that is not empty": (lambda small, tmp: [small, "--out", full(tmp)], "is not empty"),
-    "figures into nowhere": (
-        lambda small, tmp: [small, "--out", tmp / "run", "--json", tmp / "gone" / "figures.json"], "gone",
-    ),
-    "no such device": (
-        lambda small, tmp: [small, "--out", tmp / "run", "--device", "tpu"], "--device tpu: choose cpu or cuda",
-    ),
 }  # fmt: skip
 
 

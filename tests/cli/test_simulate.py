@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -202,19 +201,6 @@ def test_a_killed_server_ends_the_run(
         f"tacit simulate --resume {tmp_path / 'run'}\n"
     )
     assert multiprocessing.active_children() == []
-
-
-def test_a_log_that_cannot_be_read_is_found_before_anything_starts(
-    tacit: Invoke, tmp_path: Path, finished: Run
-) -> None:
-    run = Run(finished.result, tmp_path / "run")
-    shutil.copytree(finished.directory, run.directory)
-    (run.directory / "events" / "server.jsonl").unlink()
-    (run.directory / "events" / "server.jsonl").mkdir()
-    result = tacit("simulate", "--resume", run.directory, "--rounds", 4)
-    assert result.exit_code == 2
-    assert result.stderr == (f"tacit: {run.directory}/events/server.jsonl: cannot be read: Is a directory\n")
-    assert run.model == finished.model, "an earlier run is never removed"
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 from tacit.parties.runs.experiment import load
 from tacit.parties.runs.reading import recorded
-from tacit.parties.session.events import HeartbeatSent, LinkLost, PhaseEnded, SessionEnded, WaitingChanged
+from tacit.parties.session.events import LinkLost, PhaseEnded, SessionEnded, WaitingChanged
 from tacit.protocol.core.errors import Code
 from tacit.protocol.session.events import ClientJoined, RoundStarted
 from tacit.protocol.sum.events import ClientDropped
@@ -98,13 +98,6 @@ def test_opened_late_it_is_the_same(eventful: Any) -> None:
     html = page(early)
     for text in sections(early).values():
         assert text.strip() in html
-
-
-def test_a_heartbeat_changes_nothing(eventful: Any) -> None:
-    live = live_of(eventful)
-    before, version = sections(live), live.version
-    live.take(at(eventful.now + 9, "client-1", HeartbeatSent(done=0.5)))
-    assert (sections(live), live.version) == (before, version)
 
 
 def test_a_long_run_takes_bounded_room(script: Any) -> None:

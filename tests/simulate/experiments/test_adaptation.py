@@ -107,12 +107,6 @@ def test_a_half_of_the_classes_is_numbered_from_zero(dataset: Dataset) -> None:
     assert torch.equal(target.test.tensors(), dataset.x_test[torch.from_numpy(target.test.indices)])
 
 
-def test_a_part_may_be_the_first_images_of_each_class(dataset: Dataset) -> None:
-    found = task(dataset, DataPart(most_per_class=3))
-    assert found.train.indices.tolist() == list(range(12))
-    assert torch.bincount(found.test.labels).tolist() == [3, 3, 3, 3]
-
-
 def test_a_part_may_be_centres(dataset: Dataset) -> None:
     source = dataset.source
     marked = {

@@ -14,8 +14,7 @@ from tacit.simulate.experiments.adaptation_images import DataBlock, DataPart
 from tacit.simulate.experiments.data import DataError
 from tacit.simulate.experiments.engine import PreparedStudy, prepare
 from tacit.simulate.experiments.measures import Request
-from tacit.simulate.experiments.page import across, page
-from tacit.simulate.experiments.results import Run, StudyResult, StudyRow, Verdict
+from tacit.simulate.experiments.results import Run, StudyRow, Verdict
 from tacit.simulate.experiments.study import Claim, Study
 from tacit.simulate.experiments.tastan_tables import (
     CIFAR10,
@@ -94,58 +93,6 @@ def test_a_row_that_loses_less(after: float, reproduced: bool | None) -> None:
     }
     verdict = judged(loses_less(SET, "a", "b", before="mild", after="extreme"), found)
     assert verdict.reproduced is reproduced
-
-
-def made(table: Study, *, small: bool) -> StudyResult:
-    """Where every row but LoRA has the accuracies 0.5 and 0.7 in the first column, and less in each of the next."""
-    rows = [
-        StudyRow(name=one.name, unfinished="not measured, there are no files of CIFAR-10")
-        if one.name.endswith(LORA)
-        else row(
-            one.name,
-            {column.name: [0.5 - at / 10, 0.7 - at / 10] for at, column in enumerate(table.columns)},
-            dict(one.published),
-        )
-        for one in table.size(small=small).rows
-    ]
-    return StudyResult(
-        study=table.name,
-        shows=table.shows,
-        paper=table.paper,
-        claim=table.claim,
-        size="small" if small else "full",
-        command="tacit experiment",
-        machine="one",
-        date="2026-11-28",
-        data="images",
-        device="cpu",
-        seeds=[0, 1],
-        columns=list(table.columns),
-        rows=rows,
-        verdicts=table.judge(rows),
-        settings={},
-        silent=[],
-        differences=[],
-    )
-
-
-def test_figures_of_the_paper_stand_where_the_settings_are_its_own() -> None:
-    full = "\n".join(page(made(TABLE3, small=False), ()))
-    assert "| row | K = 10 | the paper | K = 20 | the paper | K = 50 | the paper |" in full
-    assert "| CIFAR-10: ours | 0.600 ± 0.141 (0.500, 0.700) | 0.9446 | " in full
-    assert "0.400 ± 0.141 (0.300, 0.500) | none |" in full
-    assert "CIFAR-10: LoRA: not measured, there are no files of CIFAR-10." in full
-    small = "\n".join(page(made(TABLE3, small=True), ()))
-    assert "| ours | 0.600 ± 0.141 (0.500, 0.700) | 0.500 ± " in small
-    assert "| the paper |" not in small
-
-
-def test_a_plot_has_a_panel_for_each_data_set() -> None:
-    figure = across(made(TABLE1, small=False))
-    assert [axes.get_title() for axes in figure.axes] == ["CIFAR-10", "CIFAR-100", "SVHN"]
-    for axes in figure.axes:
-        labels = [str(line.get_label()) for line in axes.get_lines()]
-        assert [label for label in labels if not label.startswith("_")] == [TUNING, PROBING, OURS]
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)

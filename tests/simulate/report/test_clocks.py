@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import msgspec
 import pytest
 
 from tacit.parties.runs.reading import DRIFT, Events, align, read_state
-from tacit.parties.session.event_log import EventLogError, read
+from tacit.parties.session.event_log import read
 from tacit.parties.session.events import HeartbeatSent, MessagesTimed
-from tacit.simulate.report.page import make_report
 from tests.simulate.conftest import BEGAN, at
 
 Clock = Callable[[float], float]
@@ -203,21 +201,6 @@ def test_logs_of_several_hosts_make_the_state_of_one(apart: Any) -> None:
         assert clock.ahead == pytest.approx(ahead, abs=0.01)
         assert clock.uncertainty == pytest.approx(0.015625, abs=0.001)
     assert found.warnings == []
-
-
-def test_the_page_says_what_the_clocks_were_ahead_and_how_certain_that_is(apart: Any) -> None:
-    run, _, places = apart
-    page = " ".join(make_report(run.run, *places).split())
-    assert re.search(r"<th>client-1</th><td [^>]*>behind by 3 h 0 min</td><td [^>]*>± 15", page)
-    assert re.search(r"<th>client-3</th><td [^>]*>nothing that messages show</td>", page)
-    assert "The event logs of" not in page
-    assert "processes of one user" not in page
-
-
-def test_a_log_is_given_once(apart: Any) -> None:
-    run, _, places = apart
-    with pytest.raises(EventLogError, match="this log of client-1 is given twice"):
-        read_state(run.run.path / "events", *places, places[0])
 
 
 def test_a_log_is_read_up_to_notes_that_are_none(apart: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tacit.parties.runs.classes import described
-from tacit.parties.runs.events import ClassesEvaluated, ClientCheated
+from tacit.parties.runs.events import ClassesEvaluated
 from tacit.parties.runs.experiment import Experiment, holds, keys
 from tacit.parties.session.events import HandshakeRefused, LinkOpened
 from tacit.protocol.session.events import RoundStarted
@@ -169,14 +169,3 @@ def test_the_classes_of_the_last_model_are_drawn_and_listed_from_the_worst(scrip
     assert "Class Accuracy Images ill 0.500 10 healthy 0.900 10 <unknown> – 0" in found.text  # noqa: RUF001
     assert "ill predicted as healthy (4), healthy predicted as ill (1), ill predicted as <unknown> (1)." in found.text
     assert "Confusion matrix" in found.text
-
-
-def test_a_cheat_is_told_first_and_among_the_warnings(script: Any) -> None:
-    run = script()
-    run.session()
-    run.log("client-2", ClientCheated(round=1, how="words", detail="it sent noise"), after=0.5)
-    run.round(1)
-    run.end()
-    text = page(run).text
-    assert "client-2 cheated in round 1: it sent noise." in text
-    assert "client-2 cheats: it sent noise" in text
