@@ -40,7 +40,6 @@ Found = TypeVar("Found", bound=Result)
 
 
 def screen() -> Console:
-    """Standard output."""
     return Console(highlight=False)
 
 

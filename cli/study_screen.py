@@ -56,7 +56,6 @@ class StudyScreen:
         return show
 
     def ended(self, title: str, run: Run) -> None:
-        """A run is over."""
         self._over += 1
         found = [
             f"{quantity.name} {value:.{quantity.decimals}f} {quantity.unit}".rstrip()

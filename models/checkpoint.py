@@ -70,7 +70,6 @@ def load(path: Path, layout: Layout, files: FileSystem = FILES) -> tuple[Flat, d
 
 
 def metadata_of(content: bytes) -> dict[str, str]:
-    """The metadata in the content of a safetensors file."""
     header = content[_HEADER_LENGTH : _HEADER_LENGTH + int.from_bytes(content[:_HEADER_LENGTH], "little")]
     found: dict[str, str] = json.loads(header).get("__metadata__", {})
     return found

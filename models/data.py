@@ -75,7 +75,6 @@ class Dataset:
 
     @property
     def classes(self) -> int:
-        """Number of classes."""
         return len(self.source.class_names)
 
     @property

@@ -51,7 +51,6 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Whether embeddings are encrypted under a key of the clients."""
 
     def metadata(self) -> dict[str, str]:
-        """As an entry of the metadata."""
         return {MODEL: msgspec.json.encode(self).decode()}
 
 

@@ -1,13 +1,9 @@
 """What a data owner does with outputs of blocks that are told in a secret order: it finds the order, and copies blocks.
 
-A vision transformer adds something to its tokens in every block, and throws nothing away. So what an image has become
-after one block looks like what it becomes after the next, and unlike what other images become. Tastan and Nandakumar
-2025 (section 4.2) give the images of a batch in an order that is drawn anew for each block, and call that protected
-from extraction because there are n! orders; `matched_outputs` finds the right one without trying them. `matched_images`
-does the same between a data owner's own pixels and the first block: both have other coordinates, but which tokens of an
-image are alike is seen in both. With its inputs and outputs paired, a block is learnt like any other function.
-
-This measures what is given away by telling outputs; nothing here is part of a protocol.
+A block adds something to its tokens and throws nothing away, so an image looks alike before and after it. Tastan and
+Nandakumar 2025 (section 4.2) give the images of a batch in an order that is drawn anew for each block, and call that
+protected because there are n! orders; `matched_outputs` finds the right one without trying them, `matched_images` does
+the same between pixels and the first block. With its inputs and outputs paired, a block is learnt like any function.
 """
 
 from __future__ import annotations

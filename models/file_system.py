@@ -18,7 +18,6 @@ class FileSystem:
     """That of the operating system. Methods raise OSError, which for a missing file is FileNotFoundError."""
 
     def read(self, path: Path) -> bytes:
-        """The content of a file."""
         return path.read_bytes()
 
     def write(self, path: Path, content: bytes) -> None:
@@ -75,7 +74,6 @@ class FileSystem:
 
 
 FILES: Final = FileSystem()
-"""The real one."""
 
 
 def replace_file(path: Path, content: bytes, files: FileSystem = FILES) -> None:

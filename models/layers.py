@@ -139,5 +139,4 @@ def _is_whole(module: nn.Module, granularity: Granularity) -> bool:
 
 
 def _ends(name: str, module: nn.Module, heads: set[str]) -> bool:
-    """Whether a layer may end with this module."""
     return name in heads or (not isinstance(module, _MAPS) and not any(module.children()) and name != "")

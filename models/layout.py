@@ -1,12 +1,8 @@
 """The form in which a model travels: what is summed as one float32 vector, and what is fixed as bytes.
 
-A layout lists every tensor of `state_dict()` in its order, with the part that it is of: *trained* parameters,
-*averaged* floating-point buffers, *local* ones, of which every client has its own once it has trained, and *fixed*
-tensors, which no client changes. The vector is the concatenation of the first two, each in row-major order; the fixed
-part is sent once, as the bytes of its tensors, and has the values that local buffers begin with. Two parties that hold
-the same layout mean the same coordinate by the same index, so its digest belongs into everything they agree upon.
-
-Torch is imported by what touches a model alone, so that reading a configuration stays quick.
+A tensor of `state_dict()` is *trained*; *averaged*, a floating-point buffer; *local*, one of which every client has its
+own once it has trained; or *fixed*. The vector is the first two, in order; the fixed part has the values that local
+buffers begin with. Torch is imported by what touches a model alone, so that reading a configuration stays quick.
 """
 
 from __future__ import annotations
@@ -184,7 +180,6 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return b"".join(part.view(torch.uint8).numpy().tobytes() for part in parts.values())
 
     def fixed_size(self, model: nn.Module) -> int:
-        """Bytes of the fixed part."""
         state = _state(model)
         return sum(state[entry.name].nbytes for entry in self.fixed)
 

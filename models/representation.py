@@ -1,13 +1,8 @@
 """How much training has changed what a layer tells apart (Chen et al. 2023, "FedRSM", Formulas 2 to 4).
 
-Every layer is shown the same images, the stimuli. The distances of its outputs for pairs of them are its representation
-(RDV, Formula 2). Representational consistency (RC, Formula 3) is the squared Pearson correlation of the representations
-of two models, here of the global model and of what a client made of it; its relative change since the client's last
-round (RCA, Formula 4) says how much the layer has moved.
-
 The paper leaves out, and we take: E = 50 pairs of different images, drawn once and for all, the same for all layers,
-models, clients and rounds, since other pairs would change RC too; before the first round RC is 1, that of a model with
-itself; a representation without variance is consistent with another one like it (RC = 1) and with nothing else (0).
+models, clients and rounds; before the first round RC is 1, that of a model with itself; a representation without
+variance is consistent with another one like it (RC = 1) and with nothing else (0).
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Updates in the units in which they are clipped and summed: from two models to the step between them, and back.
 
-A parameter moves by its difference. The running statistics of batch normalisation move by far more in a round: from 0
-and 1 to wherever the activations are. Cut where a parameter is, they stay behind, and the model that results is of no
-use. So they have a scale, and thereby a bound, of their own: a mean moves by its difference in the standard deviations
-that the round begins with, a variance by the logarithm of its ratio,
+A parameter moves by its difference. The running statistics of batch normalisation move by far more in a round, so they
+have a scale, and thereby a bound, of their own,
 
     (m' - m) / sqrt(v + EPSILON)    and    log((v' + EPSILON) / (v + EPSILON)),
 
-both scaled so that the clip stands for their span. A sum of such steps leads to no variance below zero, and what is
-averaged of variances is their geometric mean.
+both scaled so that the clip stands for their span. A sum of such steps leads to no variance below zero.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """A model, data and a training step of one's own, in the place of those that an experiment describes.
 
-They are functions that every party has installed: an experiment names them, "package.module:function", and only the
-name is ever sent. `load` imports what a client's policy has accepted, and takes nothing that the module itself has
-only imported, so that whoever accepts a package does not accept all that the package makes use of. Whatever else of
-the model differs between parties, the digest of its layout tells.
-
-What the functions raise is told in one line with the place in their own code; the traceback goes to standard error,
-which is a party's log.
+An experiment names functions that every party has installed; only the name is ever sent. `load` imports what a client's
+policy has accepted, and takes nothing that the module itself has only imported. What the functions raise is told in one
+line with the place in their own code; the traceback goes to standard error, which is a party's log.
 """
 
 from __future__ import annotations
@@ -308,7 +304,6 @@ def _counted_parts(data: Mapping[Any, Any] | tuple[Any, ...] | list[Any]) -> int
 
 
 def _is_sample(part: Any) -> bool:
-    """Whether it has a label of its own."""
     values = part.values() if isinstance(part, Mapping) else part if isinstance(part, tuple) else ()
     return any(isinstance(value, int | float | str) or getattr(value, "shape", None) == () for value in values)
 
@@ -409,7 +404,6 @@ _INSTALL: Final = "install it where tacit runs, or name its folder in PYTHONPATH
 
 
 def title(function: Any) -> str:
-    """The name of a function for people."""
     function = inspect.unwrap(function)
     function = getattr(function, "func", function)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
@@ -443,7 +437,6 @@ def _place(error: Exception, function: Any) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """The last line of its traceback."""
     return " ".join(" ".join(traceback.format_exception_only(error)).split())
 
 

@@ -1,19 +1,10 @@
-"""Who masks with whom, and how many shares open a secret: neighbour graph and thresholds.
+"""Who masks with whom, and how many shares open a secret: neighbour graph and thresholds (docs/spec/parameters.md).
 
-Complete graph (Bonawitz et al. 2017): everybody is everybody's neighbour and the threshold counts shares among all
-clients, a client's own share included. Against a server that only watches, t exceeds the number of colluders and half
-of all clients; against one that lies, 2t > clients + colluders, so that no two disjoint sets of honest clients can be
-made to give one share of each kind for one client. t is at least floor(2 clients / 3) + 1 there.
-
-Regular graph (Bell et al. 2020): a Harary graph, k/2 neighbours on each side of a random ring, shares among the k
-neighbours only. The smallest even k is taken for which, with 40 bits of security and recovery failing less often than
-2^-20, the following hold; a and d are the largest numbers of colluders and of dropouts among n:
- 1. connected: n (n-k-1)/2 * (a+d)! (n-k)! / (n! (a+d-k)!) < 2^-41, or k > a+d;
- 2. t1 = smallest x with Pr[Hyp(n, a, k) > x] <= 2^-41/n, the colluding neighbours to be expected at most;
- 3. t2 = largest t with Pr[Hyp(n, n-d, k) < t] <= 2^-20/n, the surviving neighbours to be expected at least;
- 4. against a server that lies, t1 becomes ceil((t1 + k - 1.25)/2), so that 2t > k + colluding neighbours;
-and t2 > t1; then t = max(t1 + 1, 2). As in the authors' parameter finder, a + d (a + 2 d against a server that lies)
-is at most 0.9 n: beyond that, a regular graph is hardly smaller than the complete one.
+Complete graph (Bonawitz et al. 2017): t exceeds the number of colluders and half of all clients; against a server
+that lies, 2t > clients + colluders, so that no two disjoint sets of honest clients can be made to give one share of
+each kind for one client. Regular graph (Bell et al. 2020): the smallest even k with 40 bits of security that fails to
+recover less often than 2^-20. As in the authors' parameter finder, a + d (a + 2 d against a server that lies) is at
+most 0.9 n: beyond that, a regular graph is hardly smaller than the complete one.
 """
 
 from __future__ import annotations
@@ -59,7 +50,6 @@ def choose_parameters(
 
 
 def complete_parameters(clients: int, *, colluders: int, active: bool) -> GraphParameters:
-    """Parameters of the complete graph."""
     if clients < 2:
         raise ValueError(f"an aggregation needs at least 2 clients, not {clients}")
     _check_counts(clients, colluders, 0)

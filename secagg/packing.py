@@ -1,18 +1,13 @@
 """One vector of ring words that carries everything a client contributes: values, weights and metrics.
 
-Values are quantised to integers q and stand in two's complement, q mod 2^bits: no offset has to be subtracted again,
-and the sum of the words is the sum of the integers as long as it fits. With a weight per coordinate the word is
+Values are quantised to integers q in two's complement, so that the sum of the words is the sum of the integers as long
+as it fits. With a weight per coordinate the word is
 
-    (weight << value_field) + q   mod 2^bits.
+    (weight << value_field) + q   mod 2^bits,
 
-The value field is wide enough that |sum q| < 2^(value_field - 1). So the low value_field bits of the summed word, read
-in two's complement, are sum q; what is left after subtracting it is exactly (sum of weights) << value_field, whatever a
-negative q borrowed from the weights. The counts thus cost no extra traffic while they fit the word.
-
-Weights of the other forms, and metrics, are non-negative integers in extra words at the end. They are cut into limbs,
-least significant first, so narrow that the sum of a limb over all clients fits the ring.
-
-A configuration in which any sum could wrap is refused when the packing is made.
+wide enough that |sum q| < 2^(value_field - 1): the low bits of the summed word are sum q, and what is left is exactly
+the sum of weights. Weights of the other forms, and metrics, are cut into limbs in extra words at the end. A
+configuration in which any sum could wrap is refused when the packing is made.
 """
 
 from __future__ import annotations
@@ -103,7 +98,6 @@ class Contribution:
 
     @cached_property
     def values_length(self) -> int:
-        """D, the number of values."""
         return sum(self.tensor_sizes)
 
     def _contributed_blocks(self, weights: npt.NDArray[Any]) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
@@ -199,7 +193,6 @@ class Packing(Contribution):
 
     @cached_property
     def ring(self) -> Ring:
-        """The ring of the words."""
         return Ring(-(-self.needed_bits // 8) * 8 if self.ring_bits is None else self.ring_bits)
 
     @property
@@ -209,7 +202,6 @@ class Packing(Contribution):
 
     @property
     def length(self) -> int:
-        """Number of words."""
         return self._metrics_start + len(self.metrics) * self._limbs(METRIC_BITS)
 
     def error_bound(self, contributors: int) -> float:

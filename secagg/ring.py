@@ -47,7 +47,6 @@ class Ring:
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes of one packed element."""
         return -(-self.bits // 8)
 
     def reduce_into(self, words: Words) -> None:

@@ -1,13 +1,9 @@
 """An attack on random binary weights (models/binary_weights.py), by an attacker who sees zeros.
 
 A client's gradients of one image: those of the patch embedding [D, L] are A^T X, with A [N, D] those of the position
-embedding at the N patches and X [N, L] the pixels. Zeroed entries are missing on both sides. Sawada et al. 2024
-let their attacker take zeros at face value. `alternating` knows which entries are missing and seeks them as well: it
-takes turns in solving for X, of the equations whose left side was sent, and for the missing entries of A, until both
-fit. Entries that a gradient has as exactly zero are taken for missing; of others there is no sign.
-
-Rounds on the same image add equations: each has missing entries of its own, and all have X in common. With the model
-at rest, gradients of rounds are even the same, and `pooled` fills one's gaps from the others.
+embedding and X [N, L] the pixels; entries of both are zeroed. Sawada et al. 2024 let their attacker take zeros at face
+value. `alternating` takes turns in solving for X and for the missing entries of A. Rounds on the same image add
+equations with X in common; with the model at rest `pooled` fills one's gaps from the others.
 """
 
 from __future__ import annotations

@@ -46,7 +46,6 @@ class PatchEmbedding:
 
     @property
     def patches(self) -> int:
-        """N, the number of patches."""
         return self.grid[0] * self.grid[1]
 
     @property

@@ -1,18 +1,12 @@
 """What model encryption (models/model_encryption.py) hides from a server: attacks on its key and under it.
 
-Gradients of one image, with A [N, D] those of the position embedding at the N patches and X [N, L] the pixels of these:
-the patch embedding [L, D] has X^T A (A_patch^T X as a kernel). Encrypted, that is E_a X^T A, and A's rows are permuted.
-Least squares takes A away all the same and leaves the pixels X E_a^T of the patches, in the order of E_b.
+Gradients of one image give X^T A, with A [N, D] those of the position embedding and X [N, L] the pixels; encrypted,
+E_a X^T A. Least squares takes A away and leaves X E_a^T, in the order of E_b.
 
-A server that chose the first model W^(0), or knows it, and has its ciphertext solves for the key (`KnownPlaintext`):
-rows of the position embedding are told apart by their values, which gives E_b, and E_a = W-hat W^+ on the span of the D
-columns of W. Where D >= L that is all of E_a and the image comes out as it is; where D < L, its projection on a span of
-D dimensions does.
-
-With ciphertexts alone (`gram`), an orthogonal E_a keeps the inner products of patches, and nothing orders these; their
-spectrum, which needs no order, tells the image from others (`most_like`). A Gaussian one keeps them roughly.
-
-Whoever has the key, each of the clients, decrypts (`with_key`); the server is not safe from a colluding one.
+A server that knows the first model W and has its ciphertext solves for the key (`KnownPlaintext`): rows of the position
+embedding are told apart by their values, and E_a = W-hat W^+ on the span of the D columns of W. With ciphertexts alone
+(`gram`), an orthogonal E_a keeps the inner products of patches, whose spectrum tells the image from others
+(`most_like`); a Gaussian one keeps them roughly. Whoever has the key, each of the clients, decrypts (`with_key`).
 """
 
 from __future__ import annotations

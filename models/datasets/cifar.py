@@ -30,10 +30,8 @@ class Variant:
     train: tuple[str, ...]
     test: tuple[str, ...]
     train_records: int
-    """Records in each training file."""
     test_records: int
     label_bytes: int
-    """The last one is the label."""
     classes: int
 
 

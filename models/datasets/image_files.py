@@ -44,13 +44,11 @@ class Skipped:
     kinds: dict[str, tuple[int, Path]] = field(default_factory=dict)
 
     def add(self, kind: str, path: Path) -> None:
-        """Count one more."""
         count, first = self.kinds.get(kind, (0, path))
         self.kinds[kind] = count + 1, first
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One line for each kind."""
         return tuple(
             f"{count:,} {kind}{'s' * (count > 1)} skipped, the first is {first}"
             for kind, (count, first) in sorted(self.kinds.items())

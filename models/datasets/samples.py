@@ -110,7 +110,6 @@ class ArrayImages:
 
     @property
     def channels(self) -> int:
-        """Colours of a pixel."""
         return int(self.array.shape[3])
 
     def __len__(self) -> int:
@@ -130,7 +129,6 @@ class ArrayImages:
         return np.arange(len(self))
 
     def part(self, indices: Indices) -> "ArrayImages":
-        """Those at these indices."""
         return ArrayImages(self.array[indices])
 
 
@@ -152,7 +150,6 @@ class Scaling:
     """From LEAST_CROP to 1; the square of S pixels in the middle is cut out."""
 
     def square(self, image: Image.Image, size: int) -> Image.Image:
-        """The image as a square one."""
         edge = int(size / self.crop)
         shorter = min(image.size)
         width, height = (edge, edge) if self.squash else (int(edge * side / shorter) for side in image.size)

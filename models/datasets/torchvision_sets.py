@@ -37,18 +37,15 @@ class TorchvisionImages:
             yield image.height, image.width
 
     def pixels(self, indices: Indices, *, size: int) -> Pixels:
-        """As of FileImages."""
         chosen = self.indices[indices]
         images = (SQUASHED.square(shown_image(self.dataset[int(index)][0]), size) for index in chosen)
         return np.stack([np.zeros((size, size, 3), np.uint8), *map(np.asarray, images)])[1:]
 
     def representative(self) -> Indices:
-        """As of FileImages."""
         count = min(len(self), MOST_DECODED_FOR_STATISTICS)
         return np.arange(count) * len(self) // count
 
     def part(self, indices: Indices) -> Self:
-        """Those at these indices."""
         return type(self)(self.dataset, self.indices[indices])
 
 

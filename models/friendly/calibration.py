@@ -249,7 +249,6 @@ def calibrate(
 
 
 def intervals(model: nn.Module) -> dict[str, Interval]:
-    """The interval of every gauge that has one."""
     return {gauge.name: gauge.interval for gauge in _gauges(model) if gauge.interval is not None}
 
 

@@ -90,7 +90,6 @@ def load_stock(path: Path, configuration: ModelConfiguration, *, classes: int, c
 
 
 def _architecture(configuration: ModelConfiguration, *, classes: int, channels: int) -> nn.Module:
-    """With random weights."""
     return build(configuration.architecture, classes=classes, channels=channels, seed=0)
 
 

@@ -188,7 +188,6 @@ class Attention(nn.Module):
 
 
 def _gauges(heads: int) -> Any:
-    """For the norm of the vectors of every head."""
     return nn.ModuleList(Gauge(positive=False, binding=False) for _ in range(heads))
 
 

@@ -67,7 +67,6 @@ class Keystream:
 
 
 def request_stream(key: bytes, number: int) -> Keystream:
-    """The stream of a request, of the party with this key of material."""
     return Keystream(request_key(key, number))
 
 
@@ -138,7 +137,6 @@ class Product(Request, frozen=True):
         return [self.compute(left, right)]
 
     def compute(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """The operation itself."""
         operation: Callable[..., torch.Tensor] = getattr(torch, self.operation)
         return operation(left, right)
 
@@ -227,7 +225,6 @@ def check(request: Request, parties: int) -> None:
 
 
 def correction_words(request: Request) -> int:
-    """Words that the dealer sends for it."""
     return sum(map(_count, request.dependent()))
 
 

@@ -248,7 +248,6 @@ def _hashed(key: int, seeds: Words) -> Words:
 
 
 def _words(seeds: Words) -> Words:
-    """The two words of a leaf."""
     return _hashed(2, seeds)
 
 

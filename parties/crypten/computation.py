@@ -54,7 +54,6 @@ class Computation:
                 return found
 
     def opened(self, shares: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Open words in one round."""
         return self.run(self.party.open(self.operation, *((share, WORD_BITS) for share in shares)))
 
     def truncated(self, share: torch.Tensor, divisor: int) -> torch.Tensor:
@@ -66,7 +65,6 @@ _running = threading.local()
 
 
 def current() -> Computation:
-    """The computation of this thread."""
     found: Computation = _running.computation
     return found
 
@@ -199,7 +197,6 @@ class _DealtTuples:
         return self._taken(kind(operation, tuple(left), tuple(right)), operation)
 
     def square(self, size: Sequence[int], device: Any = None) -> tuple[Any, ...]:
-        """Shares of a and a a."""
         return self._taken(Square(tuple(size)), "square")
 
     def _taken(self, request: AnyBlockRequest, operation: str) -> tuple[Any, ...]:

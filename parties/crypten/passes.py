@@ -57,14 +57,12 @@ class CryptenStage:
     """An earlier stage with the same requests and rounds, which is traced in its place."""
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
-        """See ModelStage."""
         first = len(self.layers)
         found = self._traced(images).requests
         masks = zip(found[:first], self.layers, strict=True)
         return (*(structs.replace(request, weight=numbers[name]) for request, name in masks), *found[first:])
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
-        """See ModelStage."""
         products = self._products(party, images, layers)
         supplied = party.supplied(self._traced(images).requests[len(self.layers) :])
 

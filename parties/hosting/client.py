@@ -352,7 +352,6 @@ class _Sessions:
         self._tell = tell
 
     async def follow(self) -> Ended:
-        """One session, or one after the other."""
         pause, said, give_up = SHORTEST_PAUSE, "", time.monotonic() + self._job.patience
         while True:
             # An event log counts the traffic of one session.

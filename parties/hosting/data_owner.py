@@ -173,7 +173,6 @@ class AnswersFile:
 
     @property
     def rows(self) -> list[AnsweredRow]:
-        """Of the images that are answered."""
         return [
             AnsweredRow(*row)
             for each in self.passes
@@ -394,7 +393,6 @@ def remove(answers: AnswersFile) -> str:
 
 
 def answers_of(images: OwnImages, answers: AnswersFile) -> Answers:
-    """The result when all is answered."""
     by, passes = answers.by, answers.passes
     assert by is not None
     answered = [_answered(name, row, by.classes) for name, row in zip(images.names, answers.rows, strict=True)]

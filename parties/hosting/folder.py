@@ -126,7 +126,6 @@ class PartyFolder:
         return self.path / "events" / f"{party}.jsonl"
 
     def journal(self, party: str) -> Path:
-        """The journal of a client."""
         return self.path / "journal" / f"{party}.jsonl"
 
     def answers(self, images: str) -> Path:
@@ -139,11 +138,9 @@ class PartyFolder:
         return None if self._shared else self.path / "memory" / f"{party}.fixed"
 
     def memory(self, party: str) -> Path:
-        """What a client remembers."""
         return self.path / "memory" / f"{party}.safetensors"
 
     def log(self, party: str) -> Path:
-        """The log for people."""
         return self.path / "logs" / f"{party}.log"
 
     @contextmanager
@@ -169,12 +166,10 @@ class PartyFolder:
         return False
 
     def last_run(self) -> RunDirectory | None:
-        """The run that was begun last."""
         runs = self._runs()
         return RunDirectory(runs[max(runs)]) if runs else None
 
     def new_run(self, name: str) -> RunDirectory:
-        """A run directory for the next experiment, of this name."""
         number = max(self._runs(), default=0) + 1
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
         return RunDirectory.create(self.path / "runs" / f"{number:04}-{plain}")
@@ -271,7 +266,6 @@ _COUNTED: Final = {"server": "round", "client": "round", "data-owner": "images"}
 
 
 def _ago(seconds: float) -> str:
-    """A duration for people."""
     minutes, rest = divmod(round(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
@@ -345,7 +339,6 @@ class StatusFile:
         self.status = msgspec.structs.replace(status, **changes)
 
     def write(self) -> None:
-        """As it is now."""
         temporary = self._path.with_name(f".{self._path.name}.tmp")
         try:
             temporary.write_bytes(msgspec.json.encode(self.status) + b"\n")

@@ -249,7 +249,6 @@ class PartyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def role(self) -> str:
-        """Its name."""
         return str(type(self).__struct_config__.tag)
 
 
@@ -600,7 +599,6 @@ ROLES: Final[dict[str, type[PartyFile]]] = {
     str(kind.__struct_config__.tag): kind
     for kind in (ServerFile, ClientFile, DealerFile, ModelOwnerFile, DataOwnerFile)
 }
-"""The parties that have a file, by role."""
 
 Kind = TypeVar("Kind", bound=PartyFile)
 
@@ -677,7 +675,6 @@ def _judged() -> Iterator[str]:
 
 
 def _at_home(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The same with paths that begin at this folder."""
     defaults = {"roster": "roster.toml", "directory": "state"}
     home = at_home({**defaults, **data}, ("key", "roster", "directory", "model", "calibration", "start"), folder)
     if data.get("images") != "digits":

@@ -1,12 +1,8 @@
 """Check, before a session, that a party has what it will need: one finding per line, with the remedy.
 
-A check is a function that returns the text of its finding, with a value that later checks use if there is one, and
-raises where something is missing. Errors that the rest of the program raises for the party's owner contain the remedy
-already. A check that depends on one that did not pass is not made.
-
-A peer is probed without beginning a session. The link is opened as for a session. Then a message that begins nothing,
-and must be answered, is sent; the answer has the version of the peer. Where no link comes about, a bare connection
-shows why: nothing listens, something else does, or the peer has another key.
+A check returns the text of its finding, with a value that later checks use if there is one, and raises where something
+is missing. A check that depends on one that did not pass is not made. A peer is probed by a message that begins nothing
+and must be answered. Where no link comes about, a bare connection shows why.
 """
 
 from __future__ import annotations
@@ -135,7 +131,6 @@ class Peer:
     other: tuple[str, Kinds] | None = None
 
     def member(self, roster: Roster) -> Member:
-        """Its entry in the roster."""
         return roster.server if self.role == "server" else roster.dealer
 
     def question(self, roster: Roster) -> Message:
@@ -462,7 +457,6 @@ def clock_is_synchronised() -> bool | None:
 
 @check("device")
 def check_device(file: DealerFile) -> str:
-    """The dealer has the device that it is to compute on."""
     return f"it computes on {resolve_device(file.device).type}"
 
 
@@ -480,7 +474,6 @@ def check_disk(file: PartyFile, model_bytes: int = 0) -> str:
 
 
 def _nearest(path: Path) -> Path:
-    """The path, or the nearest above it that exists."""
     path = Path(os.path.abspath(path))
     return next(place for place in (path, *path.parents) if place.exists())
 

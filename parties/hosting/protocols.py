@@ -38,7 +38,6 @@ class InferenceProtocol:
         return served.prepared(salt=salt)
 
     def party(self) -> type[ModelOwnerParty]:
-        """The model owner's."""
         from tacit.parties.inference.model_owner import ModelOwnerParty
 
         return ModelOwnerParty

@@ -32,7 +32,6 @@ class PartyOutcome:
     result: Result | None = None
     """Result for the party's owner and for programs."""
     run: RunDirectory | None = None
-    """Run directory of a server."""
 
 
 # By name: a wrong file is refused before torch is loaded.

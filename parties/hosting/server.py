@@ -179,7 +179,6 @@ class ServerHooks(Hooks):
         """When the command started, in seconds since 1970."""
 
     def machine(self) -> Callable[..., TrainingServer]:
-        """Make the machine of the session."""
         return TrainingServer
 
     def hosted(self, party: OpenedParty[ServerFile]) -> HostedRun:
@@ -474,7 +473,6 @@ class HostedRun:
 
     @property
     def left(self) -> int:
-        """Rounds that are to be held."""
         return self.experiment.federation.rounds + self.repeated - self.completed
 
 
@@ -521,7 +519,6 @@ def _begun(run: RunDirectory) -> HostedRun | None:
 
 
 def without_seed(experiment: Experiment) -> Experiment:
-    """The experiment as hosts run it."""
     return msgspec.structs.replace(experiment, federation=msgspec.structs.replace(experiment.federation, seed=None))
 
 

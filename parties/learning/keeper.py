@@ -142,7 +142,6 @@ class Keeper(ServerTask):
 
     @property
     def velocity_layout(self) -> Layout:
-        """Of the file with the velocity."""
         if self.velocity is None or len(self.velocity) == self.layout.size:
             return self.layout
         return Layout(tuple(LayoutEntry(name, (self.layout.size,)) for name in ("first", "second")))

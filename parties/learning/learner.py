@@ -186,7 +186,6 @@ class Learner:
 
     @property
     def run(self) -> bytes:
-        """Tells the run from others."""
         return self.task.run
 
     @property
@@ -346,7 +345,6 @@ class Learner:
         return digest(SumLabel.MODEL, model) if self._has_memory else b""
 
     def encode(self, draft: Draft) -> Update:
-        """The draft as words."""
         weights, multipliers = draft.protected.weights, draft.protected.multipliers
         values: npt.NDArray[np.floating[Any]]
         if isinstance(self._packing, PlainPacking):

@@ -103,7 +103,6 @@ class StatisticsKeeper(ServerTask):
         return total
 
     def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int = 1) -> None:
-        """Make statistics of them."""
         found = moments_of(total.metrics)
         mean, std = found.normalisation()
         self.found = Statistics(clients=int(total.weights), pixels=found.pixels, mean=mean, std=std)

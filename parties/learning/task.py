@@ -78,7 +78,6 @@ class Task(Work, frozen=True, kw_only=True, forbid_unknown_fields=True):
     encryption: Encryption | None = None
 
     def encode(self) -> bytes:
-        """Canonical bytes, for Configuration.task."""
         return encode_structure(self)
 
     def build(

@@ -1,12 +1,9 @@
 """Model encryption (Aso et al. 2023), beside any protection that works on encrypted updates.
 
-The server's model is encrypted (models/model_encryption.py): a client decrypts it, trains, and encrypts what it sends.
-The key of the model follows from the group key, so that all members have the same; it is drawn once for each group key,
-from a seed that is derived with the byte 0, or where that gives an ill-conditioned matrix with 1, 2 and so on.
-
-Without a model of the server the members make the first one from their key as well. Its embeddings come from a
-keystream, never from torch's generator: the server sees all other weights, and from numbers of a Mersenne Twister one
-can compute the rest. So these others are as good as public, and the embeddings are not.
+The key of the model follows from the group key, and is drawn once for each, from a seed that is derived with the byte
+0, or where that gives an ill-conditioned matrix with 1, 2 and so on. Without a model of the server the members make the
+first one from their key as well. Its embeddings come from a keystream, never from torch's generator: the server sees
+all other weights, and from numbers of a Mersenne Twister one can compute the rest.
 """
 
 from __future__ import annotations

@@ -133,7 +133,6 @@ class FedCGClient(SplitClient):
         return statistics
 
     def _trained(self) -> Memory:
-        """The discriminator as it is now."""
         tensors = self._discriminator.state_dict(prefix=_DISCRIMINATOR)
         return {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()}
 

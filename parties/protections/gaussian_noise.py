@@ -1,11 +1,8 @@
 """Gaussian noise on every update, after clipping (models/gaussian_noise.py), and its cost against a privacy budget.
 
-The unit of privacy is all data of the client: with other data an update differs by twice the largest norm at most, so
-that it is a Gaussian mechanism of half the noise multiplier, and updates together are one whose inverse square is the
-sum of theirs (Dong, Roth and Su 2022, "Gaussian Differential Privacy"). That sum is the cost of the updates, and delta
-follows from it for every epsilon (Balle and Wang 2018, "Improving the Gaussian Mechanism", Theorem 8).
-
-Clients count alike, and send nothing about their training: no noise would hide the number of their samples.
+The cost of updates is the sum of their inverse squared multipliers (see parties/runs/privacy.py), from which delta
+follows for every epsilon. Clients count alike, and send nothing about their training: no noise would hide the number of
+their samples.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """What a protection is: one object that says what it needs, what it does, and how strong it is.
 
-A protection is a frozen struct of its settings, tagged by `scheme`, and what differs between protections are its
-methods. Those of `Protection` are no protection at all; a protection overrides what it does otherwise, in one file, and
-is known once it is registered (catalogue.py). Experiment files, tasks and policies hold a `Protection`, which is no
-struct itself: msgspec asks the catalogue to read it, and so the set of protections stays open.
-
-Whoever checks an experiment reads these files, without torch: what needs it is imported inside the methods.
+A protection is a frozen struct of its settings, tagged by `scheme`; it overrides what it does otherwise than no
+protection, in one file, and is known once it is registered (catalogue.py, docs/adding-a-protection.md). Whoever checks
+an experiment reads these files, without torch: what needs it is imported inside the methods.
 """
 
 from __future__ import annotations
@@ -51,7 +48,6 @@ class Noise:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the noise of a coordinate."""
         return self.multiplier * (self.norm or 1.0)
 
     @property
@@ -101,7 +97,6 @@ class Protection:
         raise NotImplementedError
 
     def facts(self) -> Facts:
-        """What the protocol enforces."""
         return Facts()
 
     @property
@@ -133,7 +128,6 @@ class Protection:
         return {}
 
     def noise(self) -> Noise | None:
-        """The noise that it adds, if it does."""
         return None
 
     def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
@@ -155,11 +149,9 @@ class Protection:
         return ()
 
     def client(self, basis: Basis) -> ClientSide:
-        """The side of one client."""
         return ClientSide(basis)
 
     def server(self, basis: Basis) -> ServerSide:
-        """The side of the server."""
         return ServerSide(basis)
 
 
@@ -181,7 +173,6 @@ class WholeTensors(Scheme, frozen=True, kw_only=True):
 
 
 def name_of(scheme: type[Scheme]) -> str:
-    """The name of a protection."""
     return str(scheme.__struct_config__.tag)
 
 

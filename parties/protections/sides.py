@@ -194,7 +194,6 @@ class ClientSide:
         return train(basis.model, x, y, training, seed=seed, device=device, proceed=proceed)
 
     def protect(self, trained: Trained) -> Protected:
-        """What to contribute."""
         return weighted(trained, trained.samples)
 
     def reported(self, statistics: LocalStatistics) -> LocalStatistics:
@@ -242,7 +241,6 @@ class ServerSide:
 
 
 def weighted(trained: Trained, weight: int) -> Protected:
-    """The whole update with one weight."""
     return Protected(trained.values, weight, np.asarray(weight, np.float32))
 
 
@@ -263,5 +261,4 @@ def round_seeds(seed: int | None, round: int) -> list[np.random.SeedSequence]:
 
 
 def integer(seeds: np.random.SeedSequence) -> int:
-    """A seed for torch."""
     return int(seeds.generate_state(1, np.uint64)[0] >> np.uint64(1))

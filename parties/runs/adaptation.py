@@ -77,7 +77,6 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
 
     @property
     def kind(self) -> str:
-        """Kind of the adapter."""
         return str(type(self.adapter).__struct_config__.tag)
 
     @property
@@ -139,7 +138,6 @@ class LearnedAdapters(Result, frozen=True, kw_only=True, tag="tacit.learned.1"):
     """Bytes of correlated randomness that the dealer sent to this data owner."""
 
     def view(self) -> Iterator[str]:
-        """The file of the adapters."""
         if self.round:
             yield f"the common adapters after round {self.round} are in {self.adapters}"
         if self.refused_batches:

@@ -52,7 +52,6 @@ class AnsweredImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def out_of_range(cls, image: str) -> AnsweredImage:
-        """A refused image."""
         return cls(image=image, label=None, labels=None, confidence=None, logits=None, features=None, refused=True)
 
     @property
@@ -83,7 +82,6 @@ class PrivateAnswers(Result, frozen=True, kw_only=True):
     """Waiting for correlated randomness, before passes."""
 
     def first_images(self) -> Iterator[Table | str]:
-        """The first images."""
         shown = self.images[:MOST_SHOWN]
         yield Table(
             columns=(Column("image"), Column("label", prose), Column("confidence", decimals(3))),

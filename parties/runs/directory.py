@@ -85,7 +85,6 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: str) -> Hardware:
-    """The machine of this process."""
     return Hardware(
         system=f"{platform.system()} {platform.release()}",
         processor=_processor(),
@@ -331,15 +330,12 @@ class RunDirectory:
                 path.unlink()
 
     def events(self, party: str) -> Path:
-        """The event log of a party."""
         return self.path / "events" / f"{party}.jsonl"
 
     def journal(self, party: str) -> Path:
-        """The journal of a client."""
         return self.path / "journal" / f"{party}.jsonl"
 
     def memory(self, party: str) -> Path:
-        """What a client remembers."""
         return self.path / "memory" / f"{party}.safetensors"
 
     def verification(self, round: int, name: str) -> Path:

@@ -51,7 +51,6 @@ class KeptFunctions:
 
     @property
     def module(self) -> str:
-        """The module that has them."""
         return _PREFIX + sha256(self.pickled).hexdigest()[:12]
 
     def write(self, directory: Path) -> None:

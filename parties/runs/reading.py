@@ -299,7 +299,6 @@ def _server_of(logs: dict[str, Events]) -> str | None:
 
 
 def _in_order(logs: Mapping[str, Events]) -> list[tuple[str, int, Event]]:
-    """Whose, which of its log, and the event."""
     events = [(name, index, event) for name, log in logs.items() for index, event in enumerate(log)]
     # The sort is stable: of one time, the log that is given first comes first.
     return sorted(events, key=lambda entry: entry[2].time)

@@ -32,7 +32,6 @@ def prose(value: Any) -> str:
 
 
 def plain(value: Any) -> str:
-    """An amount as it is, to the right."""
     return str(value)
 
 
@@ -47,7 +46,6 @@ def decimals(digits: int) -> Callable[[float], str]:
 
 
 def percent(digits: int = 0) -> Callable[[float], str]:
-    """A share in percent."""
     return partial(_formatted, f".{digits}%")
 
 
@@ -97,16 +95,13 @@ class Column:
 
     @property
     def is_text(self) -> bool:
-        """Whether it is justified to the left."""
         return self.show in (label, prose)
 
     @property
     def html_class(self) -> str:
-        """Class of its cells on a page."""
         return "text" if self.show is prose else "" if self.is_text else "n"
 
     def cell(self, value: Any, *, nothing: str = "") -> str:
-        """The text of a value."""
         return nothing if value is None else self.show(value)
 
 
@@ -121,7 +116,6 @@ class Table:
     """Numbers of the rows that report a failure, from 0."""
 
     def cells(self, *, nothing: str = "") -> Iterator[list[str]]:
-        """The texts of all rows."""
         for row in self.rows:
             yield [column.cell(value, nothing=nothing) for column, value in zip(self.columns, row, strict=True)]
 
@@ -151,13 +145,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
 
 
 def schema_of(kind: type[Result]) -> dict[str, Any]:
-    """The JSON Schema of a result."""
     found = msgspec.json.schema(kind)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": kind.__struct_config__.tag, **found}
 
 
 def markdown(table: Table) -> list[str]:
-    """The lines of a table in Markdown."""
     rows = [[column.heading for column in table.columns], ["---" if c.is_text else "---:" for c in table.columns]]
     rows += table.cells(nothing=NOTHING)
     return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]

@@ -164,7 +164,6 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, path=self.path.absolute(), calibration=self.calibration.absolute())
 
     def images(self) -> tuple[Path, ...]:
-        """The files of the typical images."""
         try:
             return image_files(self.calibration)
         except ValueError as error:

@@ -1,12 +1,8 @@
 """State of a run or of one party as a fold over events: the one basis of summary, status, report, pages and screens.
 
-Events are taken one by one in the order of their times, from a file or while they happen; nothing but the events
-decides the result, so that a later reader, or one that starts again from the log, sees the same.
-
-A run has sessions, the first and one for every --resume; each begins with the server's ConfigurationProposed. Rounds
-are known from the server; phases and bytes are added to them from everybody. Logs may end anywhere: a killed party
-leaves its last phase open, and a killed server a round without a result. Times are in seconds since 1970 unless a field
-says otherwise.
+Nothing but the events decides the result. A session begins with the server's ConfigurationProposed. Logs may end
+anywhere: a killed party leaves its last phase open, and a killed server a round without a result. Times are in seconds
+since 1970 unless a field says otherwise.
 """
 
 from __future__ import annotations
@@ -167,7 +163,6 @@ class PartyState:
     updated: int = 0
     """How many updates it made; one of a round that is held again counts again."""
     trained: float = 0.0
-    """Seconds of training."""
     visits: Counter[Phase] = field(default_factory=Counter)
     """How often it was in a phase, the present one left out."""
     phase: Phase | None = None
@@ -181,7 +176,6 @@ class PartyState:
     missed: dict[int, str] = field(default_factory=dict)
     """Rounds that ended for this client with an error, and why."""
     failed: bool = False
-    """Whether its process failed."""
     done: float = 0.0
     """Share of its present work that is done."""
     address: str = ""
@@ -347,7 +341,6 @@ class RunState:
     """Common adapters on test images, by the round that they are after."""
 
     _current: dict[int, RoundState] = field(default_factory=dict, repr=False)
-    """Rounds of this session."""
     _spans: defaultdict[int, dict[str, list[Span]]] = field(default_factory=lambda: defaultdict(dict), repr=False)
     """By round: a client may report a phase before the server's clock says that the round began."""
     _over: bool = False
@@ -368,7 +361,6 @@ class RunState:
 
     @property
     def clients(self) -> list[PartyState]:
-        """All parties but the server."""
         return [party for name, party in self.parties.items() if name != self.server]
 
     @property

@@ -90,12 +90,10 @@ class PartyMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes_sent(self) -> int:
-        """Payload of all phases."""
         return sum(phase.bytes_sent for phase in self.phases.values())
 
     @property
     def bytes_received(self) -> int:
-        """Payload of all phases."""
         return sum(phase.bytes_received for phase in self.phases.values())
 
 
@@ -176,7 +174,6 @@ class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.2"):
 
     @property
     def planned(self) -> int:
-        """Rounds of the experiment."""
         return int(self.configuration["federation"]["rounds"])
 
     def view(self) -> Iterator[Table | str]:

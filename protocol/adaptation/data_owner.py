@@ -59,12 +59,10 @@ class LearningSession(InferenceSession):
 
     @property
     def keeps(self) -> bool:
-        """Whether shares are kept in this session, which is one of learning."""
         return self.KEEPS and adaptation_terms(self.agreed.terms).purpose == "learning"
 
     @property
     def learning_agreed(self) -> LearningAgreed:
-        """The agreement of such a session."""
         agreed = self.agreed
         assert isinstance(agreed, LearningAgreed)
         return agreed

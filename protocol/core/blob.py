@@ -35,7 +35,6 @@ class StateLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
         return self.count * np.dtype(self.type).itemsize
 
     def check(self, state: bytes) -> None:
@@ -136,7 +135,6 @@ class OutgoingBlob:
         return memoryview(self._data)[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES]
 
     def is_last(self, chunk: int) -> bool:
-        """Whether it ends with this chunk."""
         return (chunk + 1) * CHUNK_BYTES >= len(self._data)
 
     def sent(self, receiver: str) -> Callable[[], None]:
@@ -148,5 +146,4 @@ class OutgoingBlob:
         return count
 
     def drop(self, receiver: str) -> None:
-        """Forget a receiver that is gone."""
         self._due.pop(receiver, None)

@@ -166,7 +166,6 @@ def _refuse_non_finite(value: Any) -> None:
 
 @work(WorkKind.SERIALISATION)
 def encode(message: Message, envelope: Envelope, payload: Frame | None = None) -> list[Frame]:
-    """The frames of a message."""
     frames: list[Frame] = [encode_structure(envelope), encode_structure(message)]
     return frames if payload is None else [*frames, payload]
 

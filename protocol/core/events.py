@@ -47,7 +47,6 @@ class Event(Output, msgspec.Struct, frozen=True, kw_only=True, tag_field="event"
 
     @property
     def tag(self) -> str:
-        """Its name in logs."""
         return _tag(type(self).__name__)
 
 

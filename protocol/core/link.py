@@ -99,7 +99,6 @@ class Link:
         return self._agreed != self.number
 
     def frames(self, message: Message, *, round: int, payload: Frame | None = None) -> list[Frame]:
-        """The frames of the next message to the peer."""
         return self.transmit(message, round=round, payload=payload).frames
 
     def transmit(self, message: Message, *, round: int, payload: Frame | None = None) -> Transmit:
@@ -257,5 +256,4 @@ class Link:
 
 
 def _phase(kind: type[Message], round: int) -> str:
-    """What a message is traffic of."""
     return SESSION if kind.PHASE == TRAIN and not round else kind.PHASE

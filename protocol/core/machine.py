@@ -5,22 +5,14 @@ it. A cause is the type of a received message; an Input: DROP (a member is gone)
 more), EXPIRE (the deadline passed), or one of the shell; or the type of a Result of an inner machine. A cause that the
 table does not mention is refused: the exchange fails closed.
 
-Processing of a message:
+The table decides from the type of a message whether it is legal now. Its body is parsed, and the handler computes a
+Step: the successor state, the outputs, and a `commit` that stores what outlives the state. Until then nothing has
+changed; a handler refuses by raising RemoteProtocolError. The step is committed, then its outputs are released. A
+refused message changes nothing but the verdict, which the role's `refuse` turns into a step of its own. If the new
+state has a COMPLETE row and nobody is waited for, that row follows at once.
 
-1. The table decides from its type alone whether it is legal now; IGNORE is counted, anything absent is refused.
-2. Its body is parsed, and the handler of the row computes a Step: the successor state with its data and its deadline,
-   the outputs, and a `commit` that stores what outlives the state. Until then nothing has changed; a handler refuses by
-   raising RemoteProtocolError.
-3. The step is committed, then its outputs are released, messages by way of `pass_on`. A refused message changes nothing
-   but the verdict, which the role's `refuse` turns into a step of its own (a server excludes the sender, a client
-   aborts).
-4. If the table has a COMPLETE row for the new state and nobody is waited for, that row follows at once.
-
-An outer machine hands an inner one the messages that its table assigns to it, waits for its deadlines, releases its
-messages in its own way (`pass_on`), makes a transition of every Result, and has it erase its secrets as soon as a state
-is entered that does not contain it.
-
-Machines do no I/O; `now` (seconds) and `entropy` are arguments, so that a run replays bit for bit.
+An outer machine releases the messages of an inner one in its own way (`pass_on`), and has it erase its secrets as soon
+as a state is entered that does not contain it. Machines do no I/O; `now` (seconds) and `entropy` are arguments.
 """
 
 from __future__ import annotations
@@ -176,7 +168,6 @@ class Machine(Generic[StateT]):
 
     @property
     def inside(self) -> Iterator[Machine[Any]]:
-        """The machines that are inside of this one now."""
         return (part for name in self.contains if (part := getattr(self, name)) is not None)
 
     @property
@@ -244,7 +235,6 @@ class Machine(Generic[StateT]):
         return self._take(self._handle(cell, *arguments, now), now)
 
     def relay(self, part: Machine[Any], outputs: Iterable[Output], now: float) -> list[Output]:
-        """What a machine inside says, as this one says it."""
         said: list[Output] = []
         for output in outputs:
             if isinstance(output, Send):

@@ -36,7 +36,6 @@ class RateLimit(Generic[KeyT, RequestT]):
         self._full[peer] = max(now, self._full.get(peer, now)) + HELLO_SECONDS
 
     def give_back(self, peer: KeyT) -> None:
-        """One of its answers is not counted."""
         if peer in self._full:
             self._full[peer] -= HELLO_SECONDS
 

@@ -249,7 +249,6 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
-        """Names of the clients in roster order."""
         return tuple(member.name for member in self.members if member.role == "client")
 
     @cached_property
@@ -263,7 +262,6 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
-        """Clients in each group."""
         return tuple(map(len, self.groups))
 
     @cached_property
@@ -297,7 +295,6 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def server(self) -> Member:
-        """The one server."""
         return next(member for member in self.members if member.role == "server")
 
     @cached_property
@@ -366,7 +363,6 @@ class Difference:
 
     @property
     def changes(self) -> tuple[RosterChange, ...]:
-        """What kinds of changes there are."""
         happened = zip(ROSTER_CHANGES, (self.added, self.removed, self.rotated, self.regrouped), strict=True)
         return tuple(change for change, names in happened if names)
 

@@ -67,7 +67,6 @@ class KeyAgreement:
     def among(
         cls, members: tuple[str, ...], roster: Roster, configuration: Configuration, *, session: bytes, epoch: int
     ) -> KeyAgreement:
-        """The attempt of these members of a roster."""
         return cls(
             session=session,
             epoch=epoch,
@@ -81,7 +80,6 @@ class KeyAgreement:
 
     @property
     def size(self) -> int:
-        """How many members."""
         return len(self.members)
 
     @cached_property
@@ -172,7 +170,6 @@ def check_commits(agreement: KeyAgreement, commits: dict[int, bytes]) -> None:
 
 
 def channel_key_of(record: bytes) -> bytes:
-    """The channel key within a commit record."""
     return record[:KEY_BYTES]
 
 

@@ -343,7 +343,6 @@ class GroupKeyKeeper(
         return cohort == self.members and not 0 < most <= self._rounds
 
     def round_begun(self) -> None:
-        """A round begins under the latest key."""
         self._rounds += 1
 
     def agree(self, members: tuple[str, ...], model: bytes, now: float) -> list[Output]:
@@ -502,7 +501,6 @@ class GroupKeyKeeper(
 
     @property
     def _agreement(self) -> KeyAgreement | None:
-        """Of the key that is being made."""
         return self.data.agreement if isinstance(self.data, _Agreeing | _Encrypting) else None
 
     def _fetch(self, incoming: IncomingBlob) -> Step[KeeperState]:

@@ -86,12 +86,10 @@ class Agreement:
 
     @property
     def secure(self) -> bool:
-        """Whether vectors are masked."""
         return self.plain is None
 
     @property
     def size(self) -> int:
-        """Members of the cohort."""
         return len(self.cohort)
 
     @cached_property
@@ -183,7 +181,6 @@ class Agreement:
         return self.phase_seconds * (1 if self.chunks == 1 else TRANSFER_LIMIT * -(-self.size // UPLOADS))
 
     def chunk_span(self, chunk: int) -> slice:
-        """The words of a chunk."""
         start = chunk * self.chunk_words
         return slice(start, min(start + self.chunk_words, self.length))
 
@@ -197,7 +194,6 @@ def pairwise_mask(own: AgreementKey, other: bytes, sharing: bytes, member: int, 
 
 
 def owner_and_holder(owner: int, holder: int) -> bytes:
-    """Both as one part."""
     return owner.to_bytes(2, "little") + holder.to_bytes(2, "little")
 
 
@@ -252,7 +248,6 @@ class Graph:
         self._choices = choices
 
     def of(self, member: int) -> Neighbourhood:
-        """The neighbourhood of a member who advertised."""
         if not self._agreement.regular:
             everybody = tuple(self._advertised)
             return Neighbourhood(everybody, everybody, _without(everybody, member))
@@ -336,7 +331,6 @@ class Advert:
         return self.channel_key + self.mask_key + self.choices + self.signature
 
     def message(self) -> AdvertiseKeys:
-        """The advert as its owner sends it."""
         return AdvertiseKeys(
             channel_key=self.channel_key, mask_key=self.mask_key, choices=self.choices, signature=self.signature
         )
@@ -366,7 +360,6 @@ def check_advert(agreement: Agreement, member: int, message: AdvertiseKeys) -> t
 
 
 def record_bytes(agreement: Agreement) -> int:
-    """Length of every advert record of this agreement."""
     choices = 2 * agreement.parameters.neighbours if agreement.regular and agreement.active else 0
     return 2 * KEY_BYTES + choices + (SIGNATURE_BYTES if agreement.active else 0)
 

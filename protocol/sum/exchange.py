@@ -202,7 +202,6 @@ class Participant(Answering[ClientState], outputs=Send | Event | Contributed | C
         return Step(self.state, sends, data=own)
 
     def _words(self, own: Own, chunk: int) -> Frame:
-        """A chunk of the vector as it leaves."""
         span = self.agreement.chunk_span(chunk)
         if own.vector is None:
             raise LocalProtocolError(f"{self.name} has no vector yet")

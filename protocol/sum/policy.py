@@ -28,9 +28,7 @@ class Proposed:
 
     configuration: Configuration
     clients: int
-    """Clients of the roster."""
     groups: tuple[int, ...] = ()
-    """Sizes of its groups."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,6 @@ class Rule:
     judge: Callable[[Any, Any], str] | None = None
     """Accepted values for this policy where the proposal has another one, else an empty string."""
     code: Code = Code.POLICY
-    """Code of the refusal."""
 
 
 def _colluders(policy: Policy, proposed: Proposed) -> str:

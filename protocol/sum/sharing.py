@@ -120,7 +120,6 @@ def read_shares(agreement: Agreement, packet: bytes, both: bytes, *, owner: int,
 
 
 def check_share(label: Label, agreement: Agreement, packet: bytes, *, owner: int, holder: int, share: bytes) -> None:
-    """Refuse a share that is not the one committed to in the packet."""
     start = 0 if label is SumLabel.KEY_SHARE else KEY_BYTES
     expected = commit_share(label, agreement, owner=owner, holder=holder, share=share)
     if not hmac.compare_digest(expected, packet[start : start + KEY_BYTES]):

@@ -38,7 +38,6 @@ class _Upload:
     due: float
     end: float
     received: int = 0
-    """Chunks."""
     words: npt.NDArray[Any] | None = None
     """Room for all of them, from the first one on."""
 

@@ -44,7 +44,6 @@ class Judge:
         return logits(parameters, self._norm, self._test.outputs)
 
     def judged(self, parameters: AdapterParameters) -> AdaptersMetrics:
-        """How well these adapters do."""
         found = self.logits(parameters)
         answers = found.argmax(-1)
         return AdaptersMetrics(

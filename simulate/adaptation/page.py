@@ -1,11 +1,7 @@
 """report.html of an adaptation: what was learned, what the secure sums and the private passes cost, who could see what.
 
-Made from summary.json, the event logs and the experiment; self-contained as that of a federation (report/page.py). The
-state of the run is like a federation's: the dealer is the server of the sums, the data owners are its clients.
-
-What each party could see, and which colluding parties see more, follows from the protocol: parties/adaptation/stages.py
-and simulate/insecure/revealed_outputs.py say what a pass opens, and to whom, protocol/adaptation/sums.py which sums are
-revealed, and docs/decisions/016-double-blind.md the consequences.
+Made from summary.json, the event logs and the experiment; self-contained as that of a federation (report/page.py).
+docs/decisions/016-double-blind.md has what each party could see.
 """
 
 from __future__ import annotations

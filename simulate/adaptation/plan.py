@@ -1,12 +1,5 @@
-"""The parties of an adaptation on one machine (dealer, model owner, data owners): their files, hooks and folder.
-
-experiment.toml            the experiment as it was run
-backbone/                  the model owner's model, where it was trained for this run: a run of `tacit simulate`
-parties/, state/NAME/      files and state of every party, as on hosts: the model owner's state has what is public of
-                           the learning, that of a data owner the last common adapters
-adapters/ROUND.safetensors the common adapters and head after that round
-judged.json                what the adapters of every round were judged by, from before the first one on
-summary.json, report.html, events/, journal/, logs/   as in a run of `tacit simulate`
+"""The parties of an adaptation on one machine (dealer, model owner, data owners): their files, hooks and folder, which
+docs/run-directory.md describes.
 """
 
 from __future__ import annotations
@@ -87,7 +80,6 @@ class Folder:
 
     @property
     def files(self) -> PartyFiles:
-        """Those of all parties, and their state."""
         return PartyFiles(self.path)
 
     @property
@@ -157,7 +149,6 @@ class AdaptationPlan:
         files.enrol({MODEL_OWNER: "server", DEALER: "dealer", **dict.fromkeys(names, "client")}, groups)
 
     def programs(self) -> dict[str, Program]:
-        """The processes of all parties."""
         files = self.folder.files
 
         def program(name: str, file: PartyFile, hooks: Callable[[], HeldParty]) -> Program:
@@ -344,7 +335,6 @@ class SimulatedLearner(DataOwnerHooks, HeldParty):
         return self._own
 
     def accepts(self, own: LearningSection) -> Policy:
-        """By the policy of the experiment."""
         usual = super().accepts(own)
         chosen = {key: getattr(self._policy, key) for key in Policy.__struct_fields__}
         return Policy(**(chosen | {"schemes": usual.schemes, "smallest_cohort": usual.smallest_cohort}))

@@ -57,7 +57,6 @@ class AdaptationRound(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_sum(self) -> int:
-        """Data owners in its sum."""
         return len(self.survivors) if self.status == "completed" else 0
 
 
@@ -138,7 +137,6 @@ class SumNoiseMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def guarantee(self) -> str:
-        """What it guarantees, in words."""
         weak = ", which guarantees next to nothing: what protects is how few sums are opened"
         return (
             f"noise of the model owner on these sums: standard deviation {self.deviation:g} on every common parameter; "
@@ -180,12 +178,10 @@ class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation
 
     @property
     def completed(self) -> list[AdaptationRound]:
-        """Rounds with a result."""
         return [round for round in self.rounds if round.status == "completed"]
 
     @property
     def failed(self) -> list[AdaptationRound]:
-        """Rounds without one."""
         return [round for round in self.rounds if round.status != "completed"]
 
     @property

@@ -1,11 +1,8 @@
 """Copies of blocks, made by a data owner from outputs of blocks that were revealed to it in secret orders.
 
-Every pass reveals the last block's output, which is the same for an image in every pass, and identifies it. Within a
-pass the other outputs are matched from block to block (models/extraction.py), so that each row gets the name of its
-image. Blocks between two outputs that are known of the same images are then copied as one.
-
-The adaptation was run with recordings of its owners. The audit knows the secret orders too, but no attack uses them:
-they serve to judge its matches.
+The last block's output is the same for an image in every pass, and identifies it; the other outputs of a pass are
+matched from block to block (models/extraction.py). The audit knows the secret orders too, but no attack uses them: they
+serve to judge its matches.
 """
 
 from __future__ import annotations
@@ -125,14 +122,12 @@ class _NamedRows:
         self._last: list[torch.Tensor] = []
 
     def take(self, revealed: RevealedPass) -> None:
-        """Name the rows of a pass by their true images."""
         for block, each in revealed.items():
             self.rows.setdefault(block, {}).update(zip(each.images.tolist(), each.rows, strict=True))
             self.matched += len(each.rows)
             self.right += len(each.rows)
 
     def match(self, revealed: RevealedPass) -> None:
-        """Find names for the rows of a pass."""
         *others, last = sorted(revealed)
         names = [self._name(row) for row in revealed[last].rows]
         self.rows.setdefault(last, {}).update(zip(names, revealed[last].rows, strict=True))
@@ -187,7 +182,6 @@ class AuditedAdaptation:
         return cls(experiment, seed, setting(experiment, folder.path, seed=seed), learning, last)
 
     def images_of(self, owner: str) -> Labelled:
-        """Return the images of a data owner."""
         return self.setting.of_owner(self._number(owner))
 
     def batches(self, owner: str) -> list[Order]:

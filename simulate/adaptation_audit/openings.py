@@ -74,7 +74,6 @@ def received_words(
 
 
 def clear_words(masked: Sequence[OpenedWords], public: PublicModel) -> list[OpenedWords]:
-    """Return the same words without masks."""
     return [
         OpenedWords(each.owner, signed(input_share(public, len(each.images), each.images), STREAM), each.images)
         for each in masked

@@ -87,7 +87,6 @@ class AdaptationAuditPlan:
 
     @property
     def recorded(self) -> tuple[str, ...]:
-        """The adversaries, who are recorded."""
         return (*self.data_owners, *((MODEL_OWNER,) if self.model_owner else ()))
 
 

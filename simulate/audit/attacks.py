@@ -1,13 +1,8 @@
 """The attacks of an audit on observed updates, and the disclosures of an observation beside images.
 
-Attacks are functions of tacit.models.attacks, which have the mathematics; this module decides when they apply, and with
-which budget. An attack that cannot be used raises ValueError with the reason.
-
-Beside images, an observation discloses labels, and coordinates of one client alone. Labels are counted from the
-gradient of the classifier (models/attacks/closed_form.py); the baseline gives the shares that labels have among other
-images. At a coordinate to which one honest client contributed alone, a sum is that client's value for everybody who
-opens it or receives the model made of it. The audit takes the number of these coordinates from the clients' true
-contributions, as it takes the true images.
+Attacks are functions of tacit.models.attacks; this module decides when they apply, and with which budget. An attack
+that cannot be used raises ValueError with the reason. At a coordinate to which one honest client contributed alone, a
+sum is that client's value; the audit takes their number from the clients' true contributions.
 """
 
 from __future__ import annotations
@@ -163,7 +158,6 @@ def _removed_member(given: AttackInput, budget: Budget) -> torch.Tensor:
 
 
 def _without_key(given: AttackInput) -> torch.Tensor:
-    """Attack what is not encrypted, for which no key is needed."""
     if given.encrypted:
         raise ValueError("none of these parties has such a key in this round")
     return closed_form.image_of(given.model, given.gradients).image

@@ -74,7 +74,6 @@ class ImageMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """The verdict in words."""
         if self.reconstructed:
             return RECONSTRUCTED
         return RE_IDENTIFIED if self.re_identified else NOT_RECONSTRUCTED
@@ -113,7 +112,6 @@ class Unattackable(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """All in one line."""
         return f"{', '.join(self.attacks)}: not attacked, because {self.reason}; {self.remedy}"
 
 
@@ -186,7 +184,6 @@ class ModelMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """The verdict in words."""
         return RECONSTRUCTED if self.reconstructed else NOT_RECONSTRUCTED
 
 
@@ -252,7 +249,6 @@ class AuditResult(Result, frozen=True, kw_only=True, tag="tacit.audit.3"):
         yield from self.headlines()
 
     def places(self) -> dict[tuple[str, str], tuple[list[ImageAttackResult], list[ObservationResult]]]:
-        """Results by configuration and adversary."""
         found: dict[tuple[str, str], tuple[list[ImageAttackResult], list[ObservationResult]]] = {}
         for row in self.image_attacks:
             found.setdefault((row.configuration, row.adversary), ([], []))[0].append(row)
@@ -315,7 +311,6 @@ class AuditResult(Result, frozen=True, kw_only=True, tag="tacit.audit.3"):
         return [*names, *(["labels right"] if self.observations else [])], lines
 
     def model_table(self) -> Table:
-        """Attacks on the model of an adaptation."""
         columns = (
             *_place("received"),
             Column("attack"),

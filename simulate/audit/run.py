@@ -117,7 +117,6 @@ class _Audit:
     def attack(
         self, arm: AuditArm, subject: AuditedRun, recordings: Path, parties: Sequence[str], views: Sequence[UpdateView]
     ) -> None:
-        """Attack all observations of an adversary in one arm."""
         adversary = "+".join(parties)
         for attack in () if views else self.plan.attacks:
             # If these are the first, it cannot prove itself.
@@ -205,7 +204,6 @@ def _by_kind(views: Sequence[UpdateView]) -> dict[tuple[str, int], list[UpdateVi
 def _attacked(
     attack: Attack, row: ImageAttackResult, subject: AuditedRun, views: Sequence[UpdateView], plan: AuditPlan
 ) -> tuple[ImageAttackResult, Pictures, list[ImageScore]]:
-    """Return the result, pictures, and the scores of the baseline."""
     scores, baseline, reason, seconds = list[ImageScore](), list[ImageScore](), "", 0.0
     true, reconstructed = list[Pixels](), list[Pixels]()
     guess, sought = subject.baseline(), 1

@@ -1,11 +1,7 @@
 """The images behind the updates of a run, and the terms of its parties: made again from its seed.
 
-Only the audit itself looks at the true images, to score. An attack has the model, its observation, and what every party
-of the run knows of the task: classes, size and normalisation of the images.
-
-Rounds in which the same clients trained on the same images may be pooled, and attacked as one. The audit knows every
-batch, and so which rounds these are. An adversary has to guess that much; where a client trains on all of its images,
-every round is one.
+Only the audit itself looks at the true images, to score. Rounds in which the same clients trained on the same images
+may be pooled; an adversary has to guess which these are.
 """
 
 from __future__ import annotations
@@ -113,7 +109,6 @@ class AuditedRun:
         return drawn(x, labels, self.task.training.fedsgd_images, integer(seeds[0]))
 
     def attack_input(self, observation: UpdateView) -> AttackInput:
-        """Prepare an observation for an attack."""
         model = self.task.build(self.seed)
         layout = self.task.layout(model)
         layout.load_into(model, observation.model)

@@ -158,7 +158,6 @@ class Peak:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
     def bytes(self) -> int:
-        """The peak so far."""
         return _status_bytes("VmHWM") - self._baseline
 
 

@@ -181,7 +181,6 @@ class _TimedEnd:
         self._ended = False
 
     async def serve(self) -> ServerMeasurement:
-        """Until the session is over."""
         while not self._ended or self._machine.untold:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN):

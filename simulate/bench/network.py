@@ -1,10 +1,7 @@
-"""`tacit bench network`: the cost of the network for a federation, without training.
+"""`tacit bench network`: the cost of the network for a federation, without training (docs/network.md).
 
-Server and clients are those of federation_ends.py, on links of the relay (relay.py): no TCP handshakes are delayed and
-nothing is lost. A round counts from the start-round message until the sum is there, model and vector in chunks
-included, less the time for which clients train, which is longer than it takes to share keys meanwhile. How many one-way
-delays that is follows from the same rounds through a relay that delays nothing, so that neither the work of the parties
-nor that of the relay is counted.
+A round counts from the start-round message until the sum is there, less the time for which clients train. How many
+one-way delays that is follows from the same rounds through a relay that delays nothing.
 """
 
 from __future__ import annotations

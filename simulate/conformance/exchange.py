@@ -49,20 +49,16 @@ class LinkedMachine:
 
     @property
     def state(self) -> Any:
-        """State of the machine."""
         return self.machine.state
 
     @property
     def next_deadline(self) -> float | None:
-        """Deadline of the machine."""
         return self.machine.next_deadline
 
     def start(self, now: float) -> list[Output]:
-        """Begin, as a member."""
         return self._linked(self.machine.trigger(Trigger.START, now))
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:
-        """Receive a message."""
         return self._linked(hear(self.machine, self._links[sender], frames, now))
 
     def contribute(self, vector: npt.NDArray[Any], now: float) -> list[Output]:

@@ -49,7 +49,6 @@ def octets(text: str) -> bytes:
 
 
 def written(data: bytes | bytearray | memoryview) -> str:
-    """Return the text of a byte string."""
     if len(data) <= LONGEST:
         return bytes(data).hex()
     return f"sha256({hashlib.sha256(data).hexdigest()})" if any(data) else f"00*{len(data)}"
@@ -82,7 +81,6 @@ def to_hex(value: Any) -> Any:
 
 
 def from_hex(value: Any) -> Any:
-    """The inverse of `to_hex`."""
     if isinstance(value, Mapping):
         return octets(value["hex"]) if value.keys() == {"hex"} else {key: from_hex(part) for key, part in value.items()}
     return [from_hex(part) for part in value] if isinstance(value, list) else value

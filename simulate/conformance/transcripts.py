@@ -146,7 +146,6 @@ class PlayedRole:
 
     @property
     def made(self) -> Any:
-        """The class of its machines."""
         return self.make if inspect.isclass(self.make) else get_type_hints(self.make)["return"]
 
 

@@ -68,7 +68,6 @@ class VectorVerdicts(Result, frozen=True, kw_only=True, tag="tacit.vectors.1"):
 
     @property
     def failed(self) -> list[VectorVerdict]:
-        """Verdicts with a fault."""
         return [verdict for verdict in self.files if verdict.fault]
 
     def view(self) -> Iterator[Table | str]:
@@ -85,18 +84,15 @@ class VectorVerdicts(Result, frozen=True, kw_only=True, tag="tacit.vectors.1"):
 
 
 def installed() -> Traversable:
-    """The folder of the installed vectors."""
     return files("tacit.vectors")
 
 
 def vector_files(folder: Traversable) -> list[Traversable]:
-    """The vector files of a folder, by name."""
     found = [path for path in folder.iterdir() if path.name.endswith(".json") and path.name != SCHEMA]
     return sorted(found, key=lambda path: path.name)
 
 
 def check(name: str, content: bytes) -> VectorVerdict:
-    """Replay one file."""
     steps, fault = _replayed(content)
     return VectorVerdict(file=name, steps=steps, fault=fault)
 

@@ -187,7 +187,6 @@ class RunCollector(Collector):
         self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        """Compute all of them."""
         state = self._state()
         return (measure.family(state) for measure in MEASURES)
 

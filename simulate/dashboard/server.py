@@ -134,7 +134,6 @@ class Guard:
         self._cookie = f"tacit-{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         request = Request(scope)
         cookie = ""
 

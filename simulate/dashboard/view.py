@@ -59,7 +59,6 @@ class Live:
 
 
 MOST_ROWS: Final = 30
-"""Rows of a table."""
 MOST_PARTIES: Final = 100
 WIDTH, HEIGHT, MARGIN, ABOVE, BELOW = 480, 170, 46, 10, 32
 """Of the drawing, in its own units: its size, and what is left free at its sides, above and below the curve."""

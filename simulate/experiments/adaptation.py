@@ -49,7 +49,6 @@ class AdaptationSettings:
 
 
 def adaptations(rows: Iterable[Row]) -> list[AdaptationRow]:
-    """The rows that are adapted."""
     return [row for row in rows if isinstance(row, AdaptationRow)]
 
 

@@ -38,11 +38,9 @@ class DataPart:
     """No more than the first so many of a class, for training and for tests; None: all."""
 
     def of_classes(self, count: int) -> Indices:
-        """Which of so many classes."""
         return np.arange(count) if self.half is None else np.array_split(np.arange(count), 2)[self.half]
 
     def configuration(self, data: Path | None) -> DataConfiguration:
-        """Where the images are, with --data."""
         place = "" if data is None else str(data.resolve())
         if self.source:
             return DataConfiguration(source=self.source, directory=place)
@@ -100,7 +98,6 @@ class DataBlock:
     """What the clients have."""
 
     def row(self, name: str) -> str:
-        """The name of a row."""
         return f"{self.name}: {name}" if self.name else name
 
 
@@ -122,7 +119,6 @@ class LabelledImages:
         return None if self.samples.centres is None else self.samples.centres[self.indices]
 
     def part(self, order: Order) -> LabelledImages:
-        """The images at these indices, in their order."""
         import torch
 
         return replace(self, indices=self.indices[order], labels=self.labels[torch.from_numpy(order)])
@@ -132,7 +128,6 @@ class LabelledImages:
         return self.dataset.normalised(self.samples.images, self.indices)
 
     def batches(self) -> Iterator[LabelledImages]:
-        """All, a few at a time."""
         from tacit.models.training import EVALUATION_BATCH
 
         for start in range(0, len(self.indices), EVALUATION_BATCH):

@@ -1,10 +1,7 @@
 """Ways to adapt, as rows of a table: beside the blocks of the frozen backbone, or throughout its weights.
 
-What is beside them learns from the outputs of the blocks, by the step that is written out in
-models/adapters/gradients.py, which a protected computation follows. What is throughout needs the gradients of the
-backbone, by autograd; it is there to be compared with. Both go through the same rounds: in each every client goes once
-through its images, from the common weights, and the next common weights are the mean of all clients', who count alike.
-Loads torch when it is used.
+What is beside them learns by the step that is written out in models/adapters/gradients.py; what is throughout learns by
+autograd, and is there to be compared with. Loads torch when it is used.
 """
 
 from __future__ import annotations
@@ -60,7 +57,6 @@ class BesideBlocks:
     """Whether blocks are sampled in training (models/adapters/parallel.py)."""
 
     def learn(self, setting: Setting, schedule: Schedule, work: RoundWork, *, seed: int) -> float:
-        """See Method."""
         from tacit.models.adapters.federated import balanced_accuracy, federated
         from tacit.models.adapters.parallel import ALL_BLOCKS, StochasticBlocks, each, final_norm, initial
 
@@ -87,7 +83,6 @@ class Throughout:
         return FullFineTuning()
 
     def learn(self, setting: Setting, schedule: Schedule, work: RoundWork, *, seed: int) -> float:
-        """See Method."""
         model = self.adaptation().adapt(setting.backbone, classes=setting.classes, seed=seed).to(setting.device)
         federated_model(model.train(), setting.clients, schedule, work, seed=seed)
         return model_accuracy(model, setting.test)

@@ -38,7 +38,6 @@ class ComputedOutputs:
 
     @property
     def labels(self) -> torch.Tensor:
-        """See LabelledOutputs."""
         return self.images.labels.to(self.device)
 
     def part(self, order: Order) -> Features:
@@ -61,25 +60,21 @@ class PreparedAdaptation(Prepared):
 
     @property
     def data(self) -> str:
-        """See Prepared."""
         names = [block.name for block in self._blocks() if block.name and block.adapted_to in self.tasks]
         return ", ".join(names) or super().data or "digits"
 
     @property
     def differences(self) -> list[str]:
-        """See Prepared."""
         absent = ", ".join(block.name for block in self._blocks() if block.adapted_to not in self.tasks)
         return [f"without {absent}, whose files are not in the directory"] if absent else []
 
     def missing(self, row: Row) -> str:
-        """See Prepared."""
         assert isinstance(row, AdaptationRow)
         if row.block.adapted_to not in self.tasks:
             return f"there are no files of {row.block.name}"
         return ""
 
     def measure(self, row: Row, seed: int, show: Show) -> Run:
-        """See Prepared."""
         assert isinstance(row, AdaptationRow)
         values: dict[str, float | None] = {}
         seconds = 0.0

@@ -41,12 +41,10 @@ class StudyImages:
 
     @property
     def samples(self) -> tuple[int, int]:
-        """Training and test images."""
         return len(self.source.train.labels), len(self.source.test.labels)
 
     @property
     def description(self) -> str:
-        """For the page."""
         train, test = self.samples
         classes = len(self.source.class_names)
         return f"{self.name}: {train:,} training and {test:,} test images of {classes} classes"

@@ -55,7 +55,6 @@ class Job:
 
     @property
     def title(self) -> str:
-        """For whoever watches."""
         return f"{self.row.name}, seed {self.seed}"
 
 

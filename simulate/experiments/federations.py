@@ -72,7 +72,6 @@ class Federations:
     the same initial weights and the same order of batches."""
 
     values: Callable[[Arm, FederatedRun], Values] = accuracy_of
-    """The quantities of a run."""
     pretraining: TrainingConfiguration | None = None
     """With it, one half of the training images is kept from the federation, and a model is trained on it centrally."""
     classes: tuple[int, ...] = ()
@@ -91,14 +90,12 @@ class Federations:
     """Whether to record which coordinates every round moves."""
 
     def summary(self, rows: Sequence[Row]) -> str:
-        """See Measure."""
         arms = [row for row in rows if isinstance(row, Arm)]
         models = ", ".join(dict.fromkeys(arm.experiment.model.name for arm in arms))
         data = {(): "digits or --data", (10,): "CIFAR-10"}.get(self.classes, "CIFAR-10 or GTSRB")
         return f"{models}, {arms[0].experiment.federation.rounds} rounds, {data}"
 
     def prepare(self, name: str, rows: Sequence[Row], request: Request) -> Prepared:
-        """See Measure."""
         arms = [row for row in rows if isinstance(row, Arm)]
         if len(arms) < len(rows):
             raise StudyError(f"{name}: rows that Federations measures are each an Arm, with an experiment")
@@ -119,17 +116,14 @@ class PreparedFederations(Prepared):
     settings: Federations
     study: str
     arms: Sequence[Arm] = field(repr=False)
-    """All of the size."""
     images: StudyImages
 
     @property
     def data(self) -> str:
-        """See Prepared."""
         return self.images.description
 
     @property
     def differences(self) -> list[str]:
-        """See Prepared."""
         found, settings = [], self.settings
         if settings.classes and not self.per_client and self.images.samples != CIFAR10_SAMPLES:
             train, test = self.images.samples
@@ -157,12 +151,10 @@ class PreparedFederations(Prepared):
 
     @property
     def folder(self) -> Path:
-        """What all arms share."""
         return self.request.out / "data"
 
     @property
     def federated(self) -> DataConfiguration:
-        """What the clients train on."""
         if self.settings.pretraining is not None:
             return stored(self.images, self.folder / "federated.npz")
         return stored(self.images, self.folder / "sample.npz") if self.per_client else self.images.configuration
@@ -172,11 +164,9 @@ class PreparedFederations(Prepared):
         return self.folder / f"pretrained-{seed}.safetensors"
 
     def run_directory(self, arm: Row, seed: int) -> Path:
-        """Where a run is."""
         return self.request.out / "runs" / arm.directory / str(seed)
 
     def experiment(self, arm: Arm, seed: int) -> Experiment:
-        """The experiment of a run."""
         replace = msgspec.structs.replace
         experiment = arm.experiment
         model = experiment.model
@@ -309,7 +299,6 @@ def prepare(settings: Federations, study: str, arms: Sequence[Arm], request: Req
 
 
 def _cost(summary: Summary) -> RunCost:
-    """Read off the summary of a run."""
     clients = [name for name, party in summary.parties.items() if party.role == "client"]
     local = [done for one in summary.rounds for done in one.local.values()]
     width = -(-summary.aggregation.ring_bits // 8) if summary.aggregation else 0

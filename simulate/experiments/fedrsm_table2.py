@@ -96,7 +96,6 @@ def experiment(method: str, model: ModelConfiguration, *, small: bool) -> Experi
 
 
 def arms(*, small: bool) -> tuple[Arm, ...]:
-    """Every method with every model."""
     models = SMALL_MODELS if small else {name: ModelConfiguration(name=name) for name in MODELS}
     return tuple(
         Arm(
@@ -161,7 +160,6 @@ def _takes_longer(model: str, row: StudyRow, *, than: StudyRow) -> Verdict:
 
 
 def details(result: StudyResult) -> list[Table | str]:
-    """How costs are counted."""
     return [
         "Sent: Formula 8, from the bytes that left the clients without the zeros in the place of what is kept back, "
         "but for the secure sum, where masks hide which layers are zeros. FedRSM sends less than FedAvg, and FedCG "

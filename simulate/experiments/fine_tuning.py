@@ -49,7 +49,6 @@ CLIP: Final = 4.0
 
 
 def row(tune: Tuning, noise: float) -> str:
-    """The name of a row."""
     return f"{tune}, noise {noise:g}" if noise else tune
 
 

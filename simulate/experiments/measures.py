@@ -57,7 +57,6 @@ class Row:
 
     @property
     def directory(self) -> str:
-        """The name, as that of a directory."""
         return re.sub(r"[^\w.]+", "-", self.name)
 
 
@@ -68,7 +67,6 @@ class Await(Protocol):
 
 
 def run_to_its_end(work: Coroutine[Any, Any, Found]) -> Found:
-    """Run a coroutine in an event loop of its own."""
     return asyncio.run(work)
 
 
@@ -78,7 +76,6 @@ class Request:
 
     seeds: tuple[int, ...]
     data: Path | None
-    """Images, of --data."""
     device: str
     out: Path
     """Directory of the results."""
@@ -95,7 +92,6 @@ class Prepared(ABC):
 
     @property
     def data(self) -> str:
-        """The images, for the page."""
         return "" if self.request.data is None else self.request.data.name
 
     @property
@@ -134,7 +130,6 @@ class PreparedFunction(Prepared):
     values: Callable[[Any, int, Request], Values]
 
     def measure(self, row: Row, seed: int, show: Show) -> Run:
-        """See Prepared."""
         begin = time.perf_counter()
         values = dict(self.values(row, seed, self.request))
         return Run(seed=seed, values=values, seconds=time.perf_counter() - begin)
@@ -147,9 +142,7 @@ class InThisProcess:
     values: Callable[[Any, int, Request], Values]
 
     def summary(self, rows: Sequence[Row]) -> str:
-        """See Measure."""
         return "in one process"
 
     def prepare(self, name: str, rows: Sequence[Row], request: Request) -> Prepared:
-        """See Measure."""
         return PreparedFunction(values=self.values, request=request)

@@ -44,7 +44,6 @@ def write(
 
 
 def page(result: StudyResult, details: Iterable[Table | str]) -> Iterator[str]:
-    """The lines of table.md."""
     yield from (f"## {result.study}: {result.shows}", "", result.paper, "", f"The paper's claim: {result.claim}", "")
     for verdict in result.verdicts:
         found = f"{verdict.claim}. Criterion: {verdict.criterion}. Found: {verdict.detail}."

@@ -24,7 +24,6 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def heading(self) -> str:
-        """The name with the unit."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
 
@@ -135,7 +134,6 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, name: str, runs: Sequence[Run], published: dict[str, str]) -> StudyRow:
-        """A row all of whose runs are over."""
         found = {}
         for quantity in runs[0].values:
             if values := [value for run in runs if (value := run.values[quantity]) is not None]:
@@ -144,12 +142,10 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
         return cls(name=name, published=published, runs=list(runs), statistics=found)
 
     def values(self, quantity: str) -> list[float]:
-        """The values of the runs that have one."""
         return [value for run in self.runs if (value := run.values.get(quantity)) is not None]
 
     @property
     def federated(self) -> list[FederatedRun]:
-        """The runs of a row that federations measure."""
         return [run.federation for run in self.runs if run.federation is not None]
 
     @property
@@ -195,11 +191,9 @@ class StudyResult(Result, frozen=True, kw_only=True, tag="tacit.study.2"):
 
     @property
     def finished(self) -> list[StudyRow]:
-        """The rows that have their runs."""
         return [row for row in self.rows if row.runs]
 
     def view(self) -> Iterator[Table | str]:
-        """Means and verdicts."""
         yield self.table()
         yield from self.unfinished()
         for verdict in self.verdicts:
@@ -234,7 +228,6 @@ class StudyResult(Result, frozen=True, kw_only=True, tag="tacit.study.2"):
             yield f"{', '.join(row.name for row in self.rows if row.unfinished == reason)}: {reason}"
 
     def settings_table(self) -> Table:
-        """The paper's settings."""
         return Table(columns=[Column("the paper's settings", prose), Column("", prose)], rows=[*self.settings.items()])
 
 

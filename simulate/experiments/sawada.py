@@ -79,7 +79,6 @@ SMALL_DIFFERENCES: Final = (
 
 
 def small(*, rounds: int, **sections: Any) -> Experiment:
-    """An arm of a twin."""
     return Experiment(
         federation=FederationSection(clients=CLIENTS, rounds=rounds),
         model=ModelConfiguration(image_size=16, patch_size=4, width=32, depth=2, heads=4),

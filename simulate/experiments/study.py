@@ -43,7 +43,6 @@ class Claim:
 
 
 def no_details(result: StudyResult) -> Sequence[Table | str]:
-    """Nothing."""
     return ()
 
 

@@ -38,12 +38,10 @@ class RevealedOutputs(RevealSettings):
     """Adapt a model by real parties, with another reveal in every row; see Measure."""
 
     def summary(self, rows: Sequence[Row]) -> str:
-        """See Measure."""
         rounds = self.experiment.federation.rounds
         return f"{self.experiment.model.name}, {rounds} rounds, {'CIFAR-10' if self.classes else 'digits or --data'}"
 
     def prepare(self, name: str, rows: Sequence[Row], request: Request) -> Prepared:
-        """See Measure."""
         # Imported here: it loads torch.
         from tacit.simulate.experiments.tastan_reveal_runs import PreparedReveals
 

@@ -115,7 +115,6 @@ class PreparedReveals(Prepared):
 
     @property
     def data(self) -> str:
-        """See Prepared."""
         return self.images.description
 
     def start(self, begin: Callable[[str], Show]) -> None:
@@ -144,7 +143,6 @@ class PreparedReveals(Prepared):
         return Run(seed=seed, values=values, seconds=summary.wall_seconds)
 
     def experiment(self, reveal: Reveal, *, seed: int) -> AdaptationExperiment:
-        """What parties run by."""
         base, replace = self.settings.experiment, msgspec.structs.replace
         known = tuple(range((len(self.images.source.class_names) + 1) // 2))
         return replace(
@@ -158,7 +156,6 @@ class PreparedReveals(Prepared):
         return Folder(Path(self._of_seed[seed].place.name) / reveal)
 
     def _by_parties(self, reveal: Reveal, seed: int, show: Show) -> AdaptationSummary:
-        """The run of the parties, once."""
         summaries = self._of_seed[seed].summaries
         if reveal not in summaries:
             experiment, folder = self.experiment(reveal, seed=seed), self._folder(reveal, seed)

@@ -61,7 +61,6 @@ def experiment(
     epochs: int,
     adaptation: AdaptationConfiguration,
 ) -> AdaptationExperiment:
-    """What parties run by."""
     return AdaptationExperiment(
         federation=FederationSection(clients=clients, rounds=rounds),
         model=model,

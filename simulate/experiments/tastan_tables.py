@@ -103,13 +103,11 @@ class Adaptation(AdaptationSettings):
     """Adapt a frozen model by the method of every row; see Measure."""
 
     def summary(self, rows: Sequence[Row]) -> str:
-        """See Measure."""
         given = any(row.block.adapted_to.source for row in adaptations(rows))
         data = "a directory with the data sets" if given else "digits or --data"
         return f"{self.model.name}, {self.rounds} rounds, {data}"
 
     def prepare(self, name: str, rows: Sequence[Row], request: Request) -> Prepared:
-        """See Measure."""
         # Imported here: it loads torch.
         from tacit.simulate.experiments.adaptation_runs import prepare
 

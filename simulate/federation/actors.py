@@ -114,7 +114,6 @@ class RayHost:
     """The actor: it runs one process of clients, and ends with it."""
 
     def load(self) -> None:
-        """Load what is slow to import."""
         os.environ["OMP_NUM_THREADS"] = "1"
         importlib.import_module(PRELOAD)
 

@@ -1,12 +1,8 @@
 """The life of one party's process, from the fork to its exit.
 
-`run` is what the fork server's child executes. It sends the process's output to a log file, checks that the slow
-modules were loaded before the fork, and runs one coroutine, the party. A thread of its own watches the control
-connection, because the event loop may be busy: a stop cancels the coroutine, and the end of the connection means that
-the supervisor is gone, however it died, so that the process ends at once.
-
-The last message of a process says how it went: {"finished": result}, {"stopped": reason}, or
-{"failed": one line, "log": path of the file with the traceback}. No last message: the process crashed.
+A thread of its own watches the control connection, because the event loop may be busy: a stop cancels the coroutine,
+and the end of the connection ends the process at once. Its last message is {"finished": result}, {"stopped": reason},
+or {"failed": one line, "log": path of the file with the traceback}. No last message: the process crashed.
 """
 
 import asyncio

@@ -73,7 +73,6 @@ class Faults:
 
     @property
     def named(self) -> frozenset[str]:
-        """Whoever is named by a fault."""
         struck = {fault.party for fault in self.moments} | {lie.party for lie in self.lies}
         return frozenset(struck | dict(self.kilobits).keys())
 
@@ -84,7 +83,6 @@ class Faults:
         return FaultyHooks(moments, speed) if moments or speed else None
 
     def machine(self, party: str) -> Callable[..., TrainingClient]:
-        """What makes the machine of a client."""
         cheats: dict[int, tuple[Cheat, ...]] = {}
         for lie in self.lies:
             if lie.party == party:

@@ -1,14 +1,9 @@
 """How the fork server and its children end: loaded by the fork server, before anything else.
 
-A supervisor connects to the fork server, which forks, and then writes what the child is to do. One that is interrupted
-or killed in between leaves a child that reads the end of a file, and of which multiprocessing would print a traceback.
-
-While the fork server loads what takes seconds it does not look whether anybody needs it. (The pipe that would tell is
-held open by the supervisor's first order, which waits to be read.) So it looks every second whether its parent is the
-one that started it; if not, it ends at once, and takes its socket with it.
-
-Otherwise the fork server has nothing to tidy up; taking torch apart would take it seconds, in which whoever reads the
-supervisor's output waits, because the fork server has inherited it.
+A supervisor that is killed while it tells a child what to do leaves a child of which multiprocessing would print a
+traceback. While the fork server loads what takes seconds it looks every second whether its parent is the one that
+started it; if not, it ends at once, and takes its socket with it. Otherwise it has nothing to tidy up: taking torch
+apart would take it seconds, in which whoever reads the supervisor's output waits.
 """
 
 import atexit

@@ -134,7 +134,6 @@ class SimulatedServer(Surrounded, ServerHooks):
         return ServerImages(data.source.class_names, *data.normalisation, test=data, stimuli=stimuli, notes=notes)
 
     def _keep_for_hosts(self, experiment: Experiment, data: Dataset) -> None:
-        """Write the experiment as hosts take it."""
         stated = experiment.data
         if stated.statistics != "sum":
             stated = stated.given(*data.normalisation)
@@ -182,7 +181,6 @@ class Workplace:
 
     @cached_property
     def source(self) -> Source:
-        """All images."""
         return shared_images.kept(self._images)
 
     def test_images(self, data: Dataset) -> Labelled:
@@ -278,5 +276,4 @@ class SimulatedClient(Surrounded, ClientHooks):
 
 
 def client_seed(seed: int, index: int) -> int:
-    """A seed for one client that no other client has."""
     return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0])

@@ -1,11 +1,7 @@
 """Which process of a simulation hosts which client, and the largest weight of a client's update.
 
-Every client has a process of its own, unless the experiment says how many workers there are, or the memory would not
-do: then they share processes, in which they train one after the other, and are given so many times as long for it; for
-every other phase they are given a second more each. A client that a fault names always has its own process, which is
-what the fault strikes.
-
-The weight of an update is at most as many images as the largest client has, unless the experiment says otherwise.
+Clients share processes if the experiment has workers, or the memory would not do otherwise: then they train one after
+the other, and have so many times as long. A client that a fault names always has its own process.
 """
 
 from __future__ import annotations

@@ -74,7 +74,6 @@ class PartyFiles:
         return self.path / "parties" / name
 
     def file(self, name: str) -> Path:
-        """The party file."""
         return self.folder(name) / "party.toml"
 
     def enrol(self, roles: Mapping[str, Role], groups: Mapping[str, int] | None = None) -> None:
@@ -126,7 +125,6 @@ class PartyFiles:
                 shutil.copyfile(kept, mine)
 
     def common(self, name: str) -> dict[str, Any]:
-        """Keys that the files of all parties have."""
         return {"key": f"{name}.key", "roster": f"../{self.roster.name}", "log": QUIET}
 
 

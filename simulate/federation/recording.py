@@ -97,7 +97,6 @@ class Recording(Hooks):
         return drawn
 
     def keep_sum(self, done: RoundDone, total: Total) -> None:
-        """A sum was opened."""
         weights = np.asarray(total.weights, "<i8")
         self._keep(
             "opened",
@@ -109,15 +108,12 @@ class Recording(Hooks):
         )
 
     def keep_own(self, round: int, words: Words) -> None:
-        """The party contributes this."""
         self._keep("contributed", round, words.astype("<u8").tobytes())
 
     def keep_key(self, round: int, key: GroupKey) -> None:
-        """The party holds this key in the round."""
         self._keep("held", round, key.epoch, key.key, list(key.members), key.transcript)
 
     def keep_told(self, told: ToldOutputs) -> None:
-        """The party was told this."""
         rows = [(block, list(each.shape), each.astype("<f4").tobytes()) for block, each in told.rows.items()]
         labels, patches = (each.astype("<i8").tobytes() for each in (told.labels, told.patches))
         self._keep("told", rows, labels, list(told.patches.shape), patches)

@@ -72,7 +72,6 @@ class Shaping:
 
     @property
     def delay(self) -> float:
-        """Seconds in one direction."""
         return (self.latency_ms or 0.0) / 1000
 
     @property

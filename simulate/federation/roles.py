@@ -82,7 +82,6 @@ class Plan:
 
     @property
     def parties(self) -> PartyFiles:
-        """Keys, roster and party files of all parties."""
         return PartyFiles(self.run.path)
 
     @property
@@ -96,7 +95,6 @@ class Plan:
 
     @property
     def recorded_seed(self) -> Seed:
-        """What the run says of its seed."""
         repeats = "everything" if self.experiment.encryption is None else "everything but keys"
         if self.seed is None:
             repeats = "split and initial weights"
@@ -156,11 +154,9 @@ class Role:
         return self.plan.faults.of(self.name) or Hooks() if folder is None else Recording(folder, self.name)
 
     def machine(self) -> Callable[..., TrainingClient]:
-        """What makes the machine of this client."""
         return self.plan.faults.machine(self.name)
 
     def server_machine(self) -> Callable[..., TrainingServer]:
-        """What makes the machine of the server."""
         return SubtractingServer if self.plan.subtracts else TrainingServer
 
     def after_kill(self) -> Role | None:

@@ -39,7 +39,6 @@ def check_disclosable(model: FriendlyTransformer) -> None:
 
 
 def known_rounds(sizes: Sizes, images: int, results: Results = LOGITS) -> tuple[Round, ...]:
-    """Return the rounds of a pass."""
     disclosed = Round("result", byte_width(STREAM) * images * sizes.tokens * sizes.width, 0)
     found: list[Round] = []
     for each in pass_rounds(sizes, images, results=results):
@@ -73,7 +72,6 @@ class _Disclosing:
 
 
 def known_plan(public: PublicModel, terms: Terms) -> PassPlan:
-    """Return what passes compute."""
     *disclosed, head = stages(public, results=terms.results)
     passed: tuple[PassStage, ...] = (*map(_Disclosing, disclosed), head)
     return PassPlan(public, lambda number: passed, terms.sizes.classes)

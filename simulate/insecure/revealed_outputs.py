@@ -1,11 +1,8 @@
 """INSECURE: passes that reveal outputs of blocks to the data owner, as in Tastan and Nandakumar 2025.
 
 None of it protects the model (docs/decisions/016-double-blind.md). Before an output is revealed, the model owner puts
-the images into a fresh secret order, and the labels with them, on shares. The pass continues in that order. Beside the
-output the data owner receives the order relative to that of the previous revealed output: the paper's relative
-permutation. The labels are opened beside the last output, in its order.
-
-Both owners know which outputs a pass reveals. The data owner then takes a step of gradient descent in the clear.
+images and labels into a fresh secret order on shares; the data owner receives the paper's relative permutation beside
+it, and the labels beside the last output. Then it takes a step of gradient descent in the clear.
 """
 
 from __future__ import annotations
@@ -55,7 +52,6 @@ from tacit.protocol.inference.schedule import (
 
 
 def revealed_blocks(reveal: Reveal, blocks: int, *, session: bytes, number: int) -> tuple[bool, ...]:
-    """Return for each block whether the pass of this number in this session reveals its output."""
     if reveal != "sampled":
         return (reveal == "all",) * blocks
     return tuple(StochasticBlocks().draw(blocks, np.random.default_rng([number, *session])).tolist())
@@ -121,11 +117,9 @@ class SecretOrder:
 
     @staticmethod
     def request(rows: int, words: int) -> AnyBlockRequest:
-        """What it takes."""
         return Matrix("matmul", (rows, rows), (rows, words), words=STREAM)
 
     def run(self, share: torch.Tensor) -> Program[torch.Tensor]:
-        """The share of the rows in that order."""
         product = self._product
         masked = product.masked_left(self._matrix), product.masked_right(share)
         return product.settle(*(yield from self._party.open("order", *masked)))
@@ -144,7 +138,6 @@ class RevealedBlock:
         return self.block.name
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
-        """As of PassStage."""
         words = _revealed_words(self.block.public.sizes)
         return (*self.block.requests(images, numbers), SecretOrder.request(images, words))
 
@@ -196,11 +189,9 @@ class RangeStage:
     name: str = "range"
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
-        """As of PassStage."""
         return (COUNTED,)
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
-        """As of PassStage."""
         lookup = LookedUp(party, COUNTED)
 
         def run(carried: Carried) -> Program[Carried]:
@@ -211,7 +202,6 @@ class RangeStage:
 
 
 def revealed_stages(public: PublicModel, revealed: Sequence[bool]) -> tuple[PassStage, ...]:
-    """Return the stages of a pass, as many whatever is revealed."""
     found: list[PassStage] = [Embedding("embedding", public, ("embedding",))]
     for index, reveals in enumerate(revealed):
         block = block_stage(public, index)
@@ -224,7 +214,6 @@ class RevealedBatch:
     """What a pass reveals to a data owner."""
 
     blocks: Sequence[bool]
-    """For each whether its output is revealed."""
     outputs: torch.Tensor
     """Of all blocks, float64 [L, B, T, D], each in its own order; zeros where it was not revealed."""
     orders: Mapping[int, torch.Tensor]
@@ -275,11 +264,9 @@ class RevealedPasses(LearningPasses):
 
     @property
     def course(self) -> Course:
-        """See LearningPasses."""
         return lambda number: revealed_stages(self.learning.public, self.revealed(number))
 
     def begun(self, batch: Batch, learnt: Learnt) -> Carried:
-        """See LearningPasses."""
         labels = torch.zeros(len(batch.share), dtype=torch.int64) if batch.labels is None else batch.labels
         return Revealed(batch.share, labels=labels)
 
@@ -321,7 +308,6 @@ class EnrolledPasses(RevealedPasses):
 
     @property
     def course(self) -> Course:
-        """See LearningPasses."""
         usual = super().course
 
         def stages(number: int) -> Sequence[PassStage]:
@@ -331,7 +317,6 @@ class EnrolledPasses(RevealedPasses):
         return stages
 
     def begun(self, batch: Batch, learnt: Learnt) -> Carried:
-        """See LearningPasses."""
         if batch.number > 1:
             return self.batches[batch.number - 1]
         if self.rank == MODEL:
@@ -351,11 +336,9 @@ class Enrolling:
         return self.first.name
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
-        """As of PassStage."""
         return (SecretOrder.request(*self._shape), *self.first.requests(images, numbers))
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
-        """As of PassStage."""
         ordered = SecretOrder(party, secret_order(party, self.passes.images), *self._shape)
         begin = self.first.prepared(party, images, layers)
 

@@ -1,12 +1,4 @@
-"""`tacit distill`: from an experiment file to a calibrated student, its curves and its metrics.
-
-The file is that of `tacit simulate` with one section more, [distillation]. The directory of the results:
-
-teacher.safetensors     the model that the student learned from
-student.safetensors     the student, with its polynomials and intervals (tacit.models.friendly.distillation)
-distillation.json       everything that was measured
-curves.png              accuracy and losses by epoch
-"""
+"""`tacit distill`: from an experiment file to a calibrated student, its curves and metrics (docs/distillation.md)."""
 
 from __future__ import annotations
 

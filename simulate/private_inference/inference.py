@@ -232,7 +232,6 @@ class GivenImages(OwnImages):
 
     @classmethod
     def of(cls, pixels: torch.Tensor) -> Self:
-        """Number them."""
         names = tuple(str(number) for number in range(len(pixels)))
         return cls(names, None, "given", (), None, pixels)
 

@@ -61,7 +61,6 @@ class ComparedAnswers(PrivateAnswers, frozen=True, kw_only=True):
 
     @property
     def operation_table(self) -> Table:
-        """All operations, and their sum."""
         total = OperationMetrics()
         for one in self.per_operation.values():
             total.add(one)

@@ -185,7 +185,6 @@ class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
 
     @property
     def curve_table(self) -> Table:
-        """Every round of every run."""
         named = {name: group.name for group in self.groups for name in group.runs}
         columns = [Column(name) for name in ("group", "run", "seed", "round", *_CURVE)]
         rows = [
@@ -197,7 +196,6 @@ class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
 
     @property
     def result_table(self) -> Table:
-        """What each run learned."""
         return self._table(_RESULTS, "Rounds completed, and the model after the last", self.runs)
 
     @property

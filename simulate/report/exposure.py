@@ -22,7 +22,6 @@ class Exposure:
     party: str
     sees: tuple[str, ...]
     hidden: tuple[str, ...]
-    """What it does not learn."""
     conditions: tuple[str, ...] = ()
     """Sentences on when that holds."""
 

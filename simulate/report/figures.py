@@ -340,7 +340,6 @@ def _rows(axes: Axes, names: Sequence[str]) -> None:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name beside an axis."""
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
@@ -350,7 +349,6 @@ def _unit(largest: float, units: Sequence[Unit]) -> Unit:
 
 
 def style() -> AbstractContextManager[None]:
-    """For everything that is drawn."""
     return matplotlib.rc_context(_STYLE)  # type: ignore[arg-type]
 
 

@@ -350,7 +350,6 @@ def timelines(state: RunState, *, secure: bool) -> list[Timeline]:
 
 
 def settings(experiment: Experiment) -> list[Setting]:
-    """Every key that the experiment has."""
     rows, default = [], type(experiment)()
     for key in keys(type(experiment)):
         if key.is_section or not holds(experiment, key):

@@ -184,6 +184,5 @@ def stranger_table(strangers: Sequence[Stranger]) -> Table:
 
 
 def setting_table(settings: Sequence[Setting]) -> Table:
-    """Keys of an experiment."""
     columns = (Column("Key"), Column("Value"), Column("Meaning", prose))
     return Table(columns=columns, rows=[(key, value, meaning) for key, value, _, meaning in settings])

@@ -57,7 +57,6 @@ def learning_terms(**changes: Any) -> AdaptationTerms:
 def round_plan(
     number: int, survivors: Sequence[str], *, based: int = 0, done: int = 0, batches: int = 1
 ) -> tuple[Call, ...]:
-    """A round, from its beginning to its sum."""
     return (
         ("begin_round", (number, based, done)),
         *(PASS for _ in range(batches)),

@@ -344,7 +344,6 @@ class MemoryFederation(World[Parcel]):
         return self.vectors[name, round]
 
     def ended(self, party: str) -> Ended | None:
-        """How a party ended."""
         return next(iter(self.outcome(Ended, party)[-1:]), None)
 
     def plain_sum(self, done: RoundDone) -> npt.NDArray[Any]:

@@ -84,7 +84,6 @@ def small_terms(**changes: Any) -> Terms:
 
 
 def data_owner_names(count: int) -> tuple[str, ...]:
-    """The data owners of a world."""
     return tuple(f"data-owner-{number}" for number in range(count))
 
 
@@ -147,7 +146,6 @@ class Owner:
         self.go_on()
 
     def machines(self) -> Iterator[tuple[Side, Machine[Any]]]:
-        """Those there are."""
         yield "owners", self.machine
         if self.material is not None:
             yield "dealer", self.material
@@ -293,7 +291,6 @@ class MemoryInference(World[Parcel]):
 
     @property
     def shells(self) -> list[Owner]:
-        """Of all owners in all sessions."""
         return [*self.served.values(), *self.owners.values()]
 
     def run(self) -> Self:
@@ -495,7 +492,6 @@ class MemoryInference(World[Parcel]):
         return {(ended.code, ended.culprit) for ended in self.outcome(InferenceEnded)}
 
     def living(self) -> Iterator[tuple[Callable[[list[Output]], None], Machine[Any]]]:
-        """Every machine of a party that lives, with what to do with its outputs."""
         for owner in self.shells:
             if owner.name not in self.dead:
                 for side, machine in owner.machines():

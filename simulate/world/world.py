@@ -112,12 +112,10 @@ class Parcel:
 
     @property
     def kind(self) -> str:
-        """Its type on the wire."""
         return self.packet.envelope.type
 
     @property
     def message(self) -> Message:
-        """The message."""
         return self.packet.parse()
 
 
@@ -359,7 +357,6 @@ class World(Generic[Item]):
             self.kill(party)
 
     def tell_time(self, party: str, machine: Machine[Any]) -> None:
-        """Tell a machine the time."""
         self.emit(party, machine.expire(self.now))
 
     def kill(self, name: str) -> None:
@@ -368,7 +365,6 @@ class World(Generic[Item]):
         self.network.forget(lambda link: name in link)
 
     def outcome(self, kind: type[Kind], party: str | None = None) -> list[Kind]:
-        """The outputs of one kind, of all parties or of one."""
         return [output for name, output in self.outputs if isinstance(output, kind) and party in (None, name)]
 
     def say_instead(self, kind: str, sender: str, make: Callable[[Any], Sequence[Any]], *, at: int | None = 0) -> None:

@@ -54,7 +54,6 @@ class SumsOfShares:
 
     @property
     def session(self) -> SharesSession:
-        """The latest."""
         assert self._session is not None
         return self._session
 

@@ -77,11 +77,9 @@ class Observation:
 
     @property
     def refusal(self) -> tuple[int, Abort] | None:
-        """The first abort, with its round."""
         return next(((round, said) for round, said in self.said if isinstance(said, Abort)), None)
 
     def words(self) -> list[str]:
-        """What was seen."""
         answers = [said for _, said in self.said if isinstance(said, SUM_TO_SERVER)]
         if self.refusal is not None:
             round, abort = self.refusal
@@ -141,7 +139,6 @@ class Session(MemoryFederation):
         return words
 
     def held(self) -> bool:
-        """Whether the latest round is over."""
         return len(self.outcome(RoundDone)) == self.server.round > 0
 
 

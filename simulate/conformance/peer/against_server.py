@@ -79,7 +79,6 @@ class Actor:
     """Since the lie of the case."""
 
     def lie_in(self, round: int) -> None:
-        """The lie of the case is told."""
         self.lied, self.ends = round, []
 
 
@@ -99,7 +98,6 @@ class OurClients(MemoryFederation):
         self.actors = {name: Actor(name) for name in keyring.ours}
 
     def joined(self, actor: Actor) -> bool:
-        """Whether it is in a session."""
         return actor.name in self.clients and self.clients[actor.name].state not in _NOT_THERE
 
     def join(self, actor: Actor) -> None:
@@ -250,7 +248,6 @@ class AgainstServer(Cast):
         return "admitted"
 
     async def _leave(self) -> None:
-        """End the session."""
         for actor in filter(self._world.joined, self._actors):
             client = self._world.clients[actor.name]
             self._world.emit(actor.name, client.give_up("the next test needs another session", 0.0))

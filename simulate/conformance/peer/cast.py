@@ -1,17 +1,8 @@
 """Our parties in a conformance case, which are those of a world in memory, with links to the live one; and their files.
 
-The directory that the kit is given:
-
-roster.toml             the roster that the party under test holds too
-NAME.key                keys of the members that we play, made like those of any party
-configuration.msgpack   canonical encoding of the configuration that our server proposes; without it a small one
-                        with an empty task
-terms.msgpack           canonical encoding of the terms that our model owner offers; without it those of a small model
-                        with scales that nobody can compute with, or of a small learning beside it
-
-The messages of ours for the live party leave the world by way of `relay`, which may alter them; what comes over the
-links is received one after the other. No time passes in the world: the kit has a deadline of its own, for any sign of
-the live party.
+docs/conformance.md lists the files of the directory that the kit is given. Our messages for the live party leave the
+world by way of `relay`, which may alter them. No time passes in the world: the kit has a deadline of its own, for any
+sign of the live party.
 """
 
 from __future__ import annotations
@@ -57,7 +48,6 @@ class Keyring:
 
     @property
     def signing(self) -> dict[str, SigningKey]:
-        """The keys that we sign with."""
         return {name: SigningKey(own.signing_secret) for name, own in self.keys.items()}
 
     @property
@@ -237,12 +227,10 @@ class Cast:
         raise NotImplementedError
 
     async def open(self) -> None:
-        """Open all links that are not open."""
         for line in self.lines.values():
             await line.open(self._arrivals)
 
     async def close(self) -> None:
-        """Close all links."""
         for line in self.lines.values():
             await line.close()
 
@@ -263,7 +251,6 @@ class Cast:
             world.advance()
 
     async def say(self, said: Saying, link: Link) -> None:
-        """Say this to the live party."""
         frames = said.frames(link)
         for _ in range(said.times):
             await self.lines[link.own].send(frames)

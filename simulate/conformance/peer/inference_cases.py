@@ -86,7 +86,6 @@ class InferenceCase(Case):
 
     @property
     def lies(self) -> bool:
-        """Whether it is not the honest one."""
         return self.lie is not honest or self.at is not None
 
 
@@ -118,7 +117,6 @@ def astray(kind: type[Message], *, first: bool = False, **envelope: Any) -> Lie:
 
 
 def following(number: int) -> int:
-    """One higher."""
     return number + 1
 
 
@@ -310,7 +308,6 @@ MODEL_OWNER_CASES: Final = (
 
 
 def _second(lie: Lie) -> Lie:
-    """Told in the second order."""
     return instead(OrderRandomness, lambda scene, said: lie(scene, said) if OrderRandomness in scene.former else [said])
 
 

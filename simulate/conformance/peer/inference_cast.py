@@ -80,7 +80,6 @@ class Observed:
     """Whether a session came to its regular end."""
 
     def words(self) -> str:
-        """The verdict."""
         told: dict[tuple[Code, str], list[str]] = {}
         for name, abort in self.aborts.items():
             role = self.roles.get(name, OTHERS)
@@ -383,7 +382,6 @@ class AgainstDataOwner(AgainstOwner):
         super().__init__(keyring, live, line, dealer_address, role=MODEL_OWNER, wait=wait)
 
     def session_on(self, terms: Terms) -> OneSession:
-        """A session in which these are offered."""
         return OwnerAndDealer(self, {}, terms=terms)
 
     async def begin(self) -> None:

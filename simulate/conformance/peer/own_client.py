@@ -48,7 +48,6 @@ class DrawingTask(ClientTask):
 async def live_client(
     control: Control, *, address: str, keys: PartyKeys, roster: Roster, folder: Path
 ) -> dict[str, Any]:
-    """Run the process of the client."""
     settings = ClientSettings(
         address=address,
         keys=keys,

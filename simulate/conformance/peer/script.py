@@ -62,7 +62,6 @@ class Saying:
 
 
 def saying(packet: Packet) -> Saying:
-    """What one of our machines says."""
     return Saying(packet.parse(), packet.envelope.round, packet.payload, received=packet.envelope.received)
 
 
@@ -112,7 +111,6 @@ Lie = Callable[[Any, Saying], Sequence[Saying]]
 
 
 def honest(stage: object, said: Saying) -> Sequence[Saying]:
-    """No lie."""
     return [said]
 
 
@@ -153,7 +151,6 @@ def enveloped(kind: type[Message], **fields: Any) -> Lie:
 
 
 def pickled(kind: type[Message]) -> Lie:
-    """Sends a pickle for the body of a message of this kind."""
     return carried(kind, body=PICKLE)
 
 
@@ -163,7 +160,6 @@ def repeated(kind: type[Message], times: int = 2) -> Lie:
 
 
 def shortened(data: Frame, by: int = 1) -> bytes:
-    """Without its last bytes."""
     return bytes(data)[:-by]
 
 

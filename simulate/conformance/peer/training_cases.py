@@ -62,7 +62,6 @@ def former_adverts(stage: RoundKnowledge, message: PeerKeys) -> dict[str, Any]:
 
 
 def adverts_of_another_model(stage: RoundKnowledge, message: PeerKeys) -> dict[str, Any]:
-    """Another member signed its keys for the round of a model of its own."""
     adverts, other = _adverts(stage, message), _other(stage.liar)
     agreement, signing = stage.agreed()
     elsewhere, keys = replace(agreement, model=flipped(agreement.model)), adverts[other]
@@ -183,7 +182,6 @@ def _with_record(change: Callable[[list[bytes], int], Iterable[bytes]]) -> Lie:
 
 
 def _other(member: int) -> int:
-    """Somebody else."""
     return 1 if member == 0 else 0
 
 
@@ -378,7 +376,6 @@ CLIENT_CASES: Final = (
 STAYS: Final = "sees a round through"
 OTHERS: Final = "the others finish"
 FLOOD: Final = 1_000
-"""Messages."""
 HONEST: Final = Case(
     "honest", "two honest rounds, the model to move by the mean of the updates", "all finish, the model is right"
 )
