@@ -55,7 +55,6 @@ class AdaptationScreen:
         return f"{sum(kept.images for kept in own)} of {sum(kept.of for kept in own)} images have passed the blocks"
 
     def _progress(self, round: int) -> str:
-        """Batches of this round at all data owners."""
         last = [party.batches[-1] for party in self._state.parties.values() if party.batches]
         done = sum(batch.number for batch in last if batch.round == round and not batch.peer)
         return f"round {round} of {self._rounds}: {done} of {self._most_batches} batches"

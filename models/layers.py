@@ -131,7 +131,6 @@ def _heads(model: nn.Module, granularity: Granularity) -> list[str]:
 
 
 def _is_whole(module: nn.Module, granularity: Granularity) -> bool:
-    """Whether it is one layer, whatever it holds."""
     if granularity == "block":
         return isinstance(module, _BLOCKS)
     inside = list(module.children()) if granularity == "stage" and isinstance(module, nn.Sequential) else []

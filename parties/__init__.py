@@ -12,13 +12,11 @@ if TYPE_CHECKING:
     from tacit.parties.runs.own_functions import FederationError as FederationError
     from tacit.parties.runs.own_functions import FederationResult as FederationResult
 
-_OWN_FUNCTIONS = "tacit.parties.runs.own_functions"
-_OWN_PARTY = "tacit.parties.hosting.own_party"
 _HOMES = {
-    "Client": _OWN_PARTY,
-    "FederationError": _OWN_FUNCTIONS,
-    "FederationResult": _OWN_FUNCTIONS,
-    "Server": _OWN_PARTY,
+    "Client": "tacit.parties.hosting.own_party",
+    "FederationError": "tacit.parties.runs.own_functions",
+    "FederationResult": "tacit.parties.runs.own_functions",
+    "Server": "tacit.parties.hosting.own_party",
 }
 __all__ = [*_HOMES]
 

@@ -13,15 +13,12 @@ if TYPE_CHECKING:
     from tacit.simulate.world.secure_sum import SumError as SumError
     from tacit.simulate.world.secure_sum import secure_sum as secure_sum
 
-_FEDERATION = "tacit.simulate.federation.own_federation"
-_OWN_FUNCTIONS = "tacit.parties.runs.own_functions"
-_SECURE_SUM = "tacit.simulate.world.secure_sum"
 _HOMES = {
-    "Federation": _FEDERATION,
-    "FederationError": _OWN_FUNCTIONS,
-    "FederationResult": _OWN_FUNCTIONS,
-    "SumError": _SECURE_SUM,
-    "secure_sum": _SECURE_SUM,
+    "Federation": "tacit.simulate.federation.own_federation",
+    "FederationError": "tacit.parties.runs.own_functions",
+    "FederationResult": "tacit.parties.runs.own_functions",
+    "SumError": "tacit.simulate.world.secure_sum",
+    "secure_sum": "tacit.simulate.world.secure_sum",
 }
 __all__ = [*_HOMES]
 

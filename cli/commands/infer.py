@@ -16,6 +16,15 @@ from tacit.simulate.insecure import KNOWN_GIVES_AWAY
 if TYPE_CHECKING:
     from tacit.simulate.private_inference.results import InferenceResult
 
+IMAGES: Final = typer.Option(
+    metavar="N|PATH", help="Number of test images, an image file, or a folder of them; default: all tests."
+)
+LABELS: Final = typer.Option(
+    min=0,
+    max=16,
+    help="The model owner reveals so many labels of an image, the best first, and no confidences; 0: logits.",
+)
+
 
 def infer(
     directory: Annotated[
@@ -53,13 +62,7 @@ def infer(
             "than 1,024 tokens.",
         ),
     ] = 0,
-    images: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|PATH",
-            help="Number of test images, an image file, or a folder of them; default: all tests.",
-        ),
-    ] = None,
+    images: Annotated[str | None, IMAGES] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -85,14 +88,7 @@ def infer(
     data_owners: Annotated[
         int, typer.Option(min=1, max=64, help="Share the images among so many data owners, served at the same time.")
     ] = 1,
-    labels: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=16,
-            help="The model owner reveals so many labels of an image, the best first, and no confidences; 0: logits.",
-        ),
-    ] = 0,
+    labels: Annotated[int, LABELS] = 0,
     device: Annotated[str, typer.Option(help="Where all parties compute: cpu or cuda.")] = "cpu",
     json_file: Annotated[Path | None, json_option("Write answers and costs here.", metavar="FILE")] = None,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tacit.cli.commands.infer import IMAGES, LABELS
 from tacit.cli.output import all_answered, device_option, json_option, measured
 
 if TYPE_CHECKING:
@@ -17,21 +18,9 @@ if TYPE_CHECKING:
 
 def predict(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run of `tacit adapt`.")],
-    images: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|PATH", help="Number of test images, an image file, or a folder of them; default: all tests."
-        ),
-    ] = None,
+    images: Annotated[str | None, IMAGES] = None,
     batch: Annotated[int, typer.Option(min=1, max=1024, help="Images at a time, at most as in learning.")] = 16,
-    labels: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=16,
-            help="The model owner reveals so many labels of an image, the best first, and no confidences; 0: logits.",
-        ),
-    ] = 0,
+    labels: Annotated[int, LABELS] = 0,
     device: Annotated[str, device_option("Where both owners compute blocks: cpu or cuda.")] = "cpu",
     json_file: Annotated[Path | None, json_option("Write answers and costs here.", metavar="FILE")] = None,
 ) -> None:

@@ -72,7 +72,6 @@ _UNIQUE: Final = "numpy.unique(labels, return_inverse=True)[1] numbers the class
 
 
 def _none_like(other: Samples) -> Samples:
-    """No samples, of the other part's form."""
     return Samples(ArrayImages(other.images.pixels(np.arange(0), size=1)), np.arange(0))
 
 

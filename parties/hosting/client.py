@@ -390,7 +390,6 @@ class _Sessions:
         self._job = replace(self._job, roster=roster)
 
     def _moments(self, task: StatisticsTask, proceed: Proceed) -> Moments:
-        """Of this host's own pixels."""
         if self._source is None:
             raise TaskError("the server asks for statistics of pixels, and this client has none")
         check_classes(task, self._source.class_names)

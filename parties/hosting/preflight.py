@@ -710,12 +710,9 @@ def check_training(file: ClientFile, source: Source, plan: PlannedRun) -> str:
     """The images fit the task, and there is a model to train on them."""
     size, device = plan.experiment.model.image_size, resolve_device(file.device)
     data = normalise(source, image_size=size, mean=plan.images.mean, std=plan.images.std)
-    learner, largest = (
-        Learner(plan.proposal, data.x_train, data.y_train, seed=None, device=device, start=file.start),
-        "",
-    )
-    if learner.uncounted:
-        largest = f"; {learner.uncounted} of them do not count: aggregation.max_weight = {plan.proposal.max_weight}"
+    learner = Learner(plan.proposal, data.x_train, data.y_train, seed=None, device=device, start=file.start)
+    largest = f"; {learner.uncounted} of them do not count: aggregation.max_weight = {plan.proposal.max_weight}"
+    largest = largest if learner.uncounted else ""
     return f"{len(data.y_train)} images of {size} x {size} pixels fit the model, on {device.type}{largest}"
 
 
@@ -803,10 +800,7 @@ def check_terms(
     terms = agreed.terms
     public = _public(file, terms)
     interface_of(public, answers)
-    return (
-        f"model {terms.weights.hex()}, {_gives(public)}; {_takes(terms.sizes)}",
-        agreed,
-    )
+    return f"model {terms.weights.hex()}, {_gives(public)}; {_takes(terms.sizes)}", agreed
 
 
 @check("memory")

@@ -326,7 +326,6 @@ class AggregationClient(Participant):
         return self._signing.sign(label, *parts) if self.agreement.active else b""
 
     def _answered(self, own: _Masked, message: UnmaskRequest) -> dict[int, HeldShares]:
-        """What owners answered to this client's complaints."""
         owners = decode_members(message.answered, self.agreement.size)
         if not own.disputed.keys() >= set(owners):
             raise RemoteProtocolError(Code.MEMBERS, "answers to complaints that this client did not make")

@@ -174,7 +174,6 @@ class AdaptationPlan:
 
     @property
     def _origin(self) -> InvocationRecorded:
-        """Where the run comes from."""
         drawn = self.experiment.federation.seed is None
         return InvocationRecorded.now(
             self.command,
@@ -185,7 +184,6 @@ class AdaptationPlan:
 
     @property
     def _revealing(self) -> Revealing:
-        """What outputs of blocks the owners reveal."""
         return Revealing(self.experiment.adaptation.reveal, self.experiment.adaptation.selection)
 
     def _recording(self, name: str) -> Callable[[], OwnerRecording] | None:

@@ -162,7 +162,6 @@ class _Audit:
 def _result(
     attack: Attack, arm: AuditArm, adversary: str, observation: str, clients: int, *, reason: str = ""
 ) -> ImageAttackResult:
-    """A result of an attack that was not made yet."""
     return ImageAttackResult(
         attack=attack.name,
         arm=arm.name,

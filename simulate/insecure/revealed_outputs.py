@@ -77,7 +77,6 @@ def _order_round(rows: int, words: int) -> Round:
 
 
 def _revealed_words(sizes: Sizes) -> int:
-    """Words of an image in the stream, and its label."""
     return sizes.tokens * sizes.width + 1
 
 

@@ -176,7 +176,6 @@ class Owner:
             self._open()
 
     def _mask(self) -> None:
-        """Say the masked weights, as the model owner."""
         machine = self.machine
         if isinstance(machine, InferenceModelOwner) and machine.state is InferenceState.MASKING:
             for layer, size in enumerate(weight_bytes(machine.agreed.terms.sizes)):

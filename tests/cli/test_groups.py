@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from tacit.parties.hosting.client import ClientHooks
+from tacit.parties.hosting.running import PartyOutcome
+from tacit.parties.links.keys import generate, save
+from tacit.parties.links.roster import make_roster, write_roster
 from tacit.parties.session.journal import JournalFile
+from tacit.protocol.core.machine import Ended
 from tacit.protocol.session.rounds import GroupEntry
 
 Invoke = Callable[..., Result]
@@ -37,3 +42,26 @@ def test_a_client_that_dies_takes_its_group_out_and_a_resumed_run_goes_on(
     assert (resumed.exit_code, resumed.stderr) == (0, "")
     third = json.loads((run / "summary.json").read_bytes())["rounds"][-1]
     assert (third["round"], len(third["survivors"])) == (3, 6)
+
+
+def test_an_owner_accepts_the_groups_of_one_roster(
+    tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fingerprint is what the client is given, however it was typed in."""
+    keys = {name: generate(name) for name in ("server", "client-1")}
+    roster = make_roster([keys[name].member("server" if name == "server" else "client") for name in keys])
+    save(keys["client-1"], tmp_path, role="client")
+    write_roster(roster, tmp_path / "roster.toml")
+    party = tmp_path / "party.toml"
+    party.write_text('role = "client"\nkey = "client-1.key"\nconnect = "tcp://127.0.0.1:1"\n')
+    given: list[str] = []
+
+    async def run_client(*_: object, hooks: ClientHooks, **__: object) -> PartyOutcome:
+        given.append(hooks.accepted_groups)
+        return PartyOutcome(Ended(None, "over"))
+
+    monkeypatch.setattr("tacit.parties.hosting.client.run_client", run_client)
+    for said in (roster.fingerprint, roster.fingerprint.replace(" ", "")):
+        assert tacit("client", party, "--accept-groups", said).exit_code == 0
+    assert tacit("client", party).exit_code == 0
+    assert given == [roster.fingerprint, roster.fingerprint, ""]

@@ -159,8 +159,6 @@ ADAPTED_MODEL_OWNER_CASES: Final = (
 
 
 def _learning(**sizes: int) -> Lie:
-    """Other sizes of what is learned in the terms."""
-
     def change(scene: Scene, message: InferenceTerms) -> dict[str, bytes]:
         terms = msgpack.unpackb(message.terms)
         learning = {name: terms["learning"][name] + more for name, more in sizes.items()}

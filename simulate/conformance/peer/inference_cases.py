@@ -154,7 +154,6 @@ def chunk_faults(kind: type[Message], index: str, *, prefix: str, who: str = "")
 
 
 def _refused(faults: Sequence[tuple[str, str, Code, Lie]], prefix: str, who: str) -> tuple[InferenceCase, ...]:
-    """Cases that end the session for everybody in it."""
     return tuple(ending(prefix + name, f"{who} {does}".lstrip(), code, BOTH, lie) for name, does, code, lie in faults)
 
 

@@ -242,7 +242,6 @@ class InferenceCast(Cast):
 
     @property
     def _side(self) -> Side:
-        """Of the exchanges with the live party."""
         return "dealer" if self.live == self.roster.dealer.name else "owners"
 
     def _openings(self, own: str) -> tuple[tuple[int, int], ...]:
@@ -251,7 +250,6 @@ class InferenceCast(Cast):
         return tuple((step, size) for step, size in chain(*sizes) if size)
 
     def _restart(self) -> None:
-        """Nobody of ours is in a session."""
         self.world = None
         self.involved, self.done, self.refused = set(), set(), set()
 
@@ -279,7 +277,6 @@ class InferenceCast(Cast):
         await self.say(said, link)
 
     def _settled(self) -> bool:
-        """Whether nothing more is to come."""
         observed, witness = self.observed, self.case.witness
         if witness and observed.aborts and not observed.reproach:
             return any(self._roles[name] == witness for name in observed.aborts)

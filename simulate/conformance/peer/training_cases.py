@@ -113,7 +113,6 @@ def _adverts(stage: RoundKnowledge, message: PeerKeys) -> dict[int, Advert]:
 
 
 def _listed(stage: RoundKnowledge, adverts: dict[int, Advert]) -> dict[str, Any]:
-    """The list of these keys, with the digest of it."""
     records = b"".join(advert.record for _, advert in sorted(adverts.items()))
     return {"adverts": records, "digest": adverts_digest(stage.agreed()[0], adverts)}
 
@@ -141,7 +140,6 @@ def _configured(**changes: Any) -> Lie:
 
 
 def _some(stage: RoundKnowledge, count: int, *, with_victim: bool = True) -> bytes:
-    """A bitmap of that many clients."""
     others = [member for member in range(stage.size) if member != stage.liar]
     chosen = [stage.liar, *others][:count] if with_victim else others[:count]
     return encode_members(chosen, stage.size)
