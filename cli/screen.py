@@ -1,7 +1,6 @@
 """The display of a run while it goes on: a line for everything that matters, and a live table of the parties.
 
-Every process reports each phase that it enters and, once a second, that it is there, and how much of its training is
-done; the server reports whom it waits for. Below the table: how many rounds are done, and how long the others may take.
+Below the table: how many rounds are done, and how long the others may take.
 """
 
 from __future__ import annotations

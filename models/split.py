@@ -1,8 +1,6 @@
-"""A model cut in two: an extractor that a client keeps to itself, and the rest, which is shared.
-
-Gu et al. 2021, "Federated Deep Learning with Bayesian Privacy" (FedSplit): clients share the classifier alone, and each
-has an extractor of its own; so has each in FedCG (fedcg.py). The cut is named by the first module that is shared; what
-stands before its first tensor in the layout is the extractor.
+"""A model cut in two: an extractor that a client keeps to itself, and the rest, which is shared (Gu et al. 2021,
+"Federated Deep Learning with Bayesian Privacy", FedSplit; fedcg.py). The cut is named by the first module that is
+shared; what stands before its first tensor in the layout is the extractor.
 """
 
 from __future__ import annotations

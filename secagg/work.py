@@ -1,9 +1,7 @@
 """The kinds of work that cost time, and where whoever measures them is told.
 
-The library has no clock. A function that does costly work is marked with its kind; an observer, where one is set, is
-asked for a context in which the function then runs. Without an observer a marked function costs a call more. It belongs
-to the context that sets it (contextvars), so that several parties in one process are told apart, with their tasks and
-threads.
+The library has no clock: a function that does costly work is marked with its kind, and an observer, where one is set in
+the context (contextvars), is asked for a context in which the function then runs.
 """
 
 from __future__ import annotations

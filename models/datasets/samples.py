@@ -1,9 +1,4 @@
-"""Labelled images as the readers of data sets return them: found and checked, but not yet tensors.
-
-`ArrayImages` holds the pixels of a data set that is published as arrays. `FileImages` holds paths only, and decodes
-those images that are asked for, when they are asked for: a party that trains on a tenth of 100,000 files decodes, and
-keeps, a tenth. A missing or malformed file is refused with one line that says what is wrong.
-"""
+"""Labelled images as the readers of data sets return them: found and checked, but not yet tensors."""
 
 import csv
 import hashlib

@@ -1,9 +1,8 @@
 """Checkpoints of timm's vision transformers, with what their pretrained configuration says of images and classes.
 
-A file of safetensors is read, never a pickle. Where it lies beside the `config.json` with which models are published
-on the Hugging Face hub, that says how images are prepared, and what classes are called; otherwise timm's own
-configuration of the architecture does ("NAME.TAG" names one of several). Position embeddings are resampled to the size
-of the images, as timm does. A file that a run of ours has left says all that itself (description.py).
+A file of safetensors is read, never a pickle. What a `config.json` of the Hugging Face hub beside it says of images and
+classes holds; otherwise timm's own configuration of the architecture ("NAME.TAG" names one of several). A file that a
+run of ours has left says all that itself (description.py).
 """
 
 from __future__ import annotations

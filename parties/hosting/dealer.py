@@ -1,7 +1,6 @@
 """The dealer on a host of its own: it deals correlated randomness, and sums the data owners' shares where they learn.
 
-It persists nothing of a session of private inference, and serves until it is stopped. In double-blind adaptation it
-also serves the sums of the data owners' shares, until the rounds are over. The last sum is on its disk before anybody
+It persists nothing of a session of private inference. The last sum of an adaptation is on its disk before anybody
 receives it, so that a restarted dealer goes on from there.
 """
 

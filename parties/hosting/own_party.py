@@ -1,8 +1,7 @@
 """`Server` and `Client`: one's own model, data and training in parties on hosts of their own.
 
-They are `tacit server` and `tacit client` with functions in the place of what the files describe: keys, roster,
-addresses and the client's policy are those of PARTY.toml (docs/hosts.md). What a client runs is its own, whatever the
-server calls it; that all train the same model, the layout of its tensors tells.
+They are `tacit server` and `tacit client` with functions in the place of what the files describe (docs/hosts.md). That
+all train the same model, the layout of its tensors tells.
 """
 
 from __future__ import annotations

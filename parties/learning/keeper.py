@@ -1,8 +1,5 @@
-"""The server's work on the task: it holds the global model and applies the sums.
-
-It adds the mean of the updates, or takes one step against the mean of the gradients, with momentum if it is asked
-for; which coordinates have contributors enough, and what more is done with them, the protection's side says
-(parties/protections).
+"""The server's work on the task: it holds the global model and applies the sums. Which coordinates have contributors
+enough, and what more is done with them, the protection's side says (parties/protections).
 """
 
 from __future__ import annotations

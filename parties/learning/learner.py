@@ -1,8 +1,7 @@
 """A client's work on the task: from the model of a round to its update.
 
 An update is a pair of values and weight: FedAvg sends samples * (trained - global) with the number of samples, FedSGD
-the gradient with weight one; what a protection does otherwise its side says (parties/protections). Of all clients the
-server learns the two sums only, and the sums of the metrics.
+the gradient with weight one; what a protection does otherwise its side says (parties/protections).
 """
 
 from __future__ import annotations

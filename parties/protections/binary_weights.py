@@ -1,8 +1,7 @@
 """Random binary weights (Sawada et al. 2024, Eq. 11 and 12): a client contributes to some coordinates only.
 
-Every coordinate has a weight of zero or one, clients count alike, and the mean of a coordinate is taken over those who
-contributed. Three protections differ in who draws the weights, and when: every client alone and anew in every round;
-every client alone and once; or all under a common key, so that none has few (models/binary_weights.py).
+Three protections differ in who draws the weights, and when: every client alone and anew in every round; every client
+alone and once; or all under a common key, so that none has few (models/binary_weights.py).
 """
 
 from __future__ import annotations

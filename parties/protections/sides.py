@@ -1,9 +1,7 @@
 """What a protection does while a session lasts: one side at every client, one at the server.
 
-Learner and Keeper (parties/learning) train, sum up and apply; wherever protections differ they call a hook of a side.
-The sides here are those of no protection: what a protection does otherwise, it overrides. A client's side may remember
-things from round to round, in its `memory` and nowhere else: what was learnt in a round that nobody waits for any more
-is forgotten with it. A memory consists of arrays, and is written to the client's disk as it is.
+The sides here are those of no protection: what a protection does otherwise, it overrides. A client's side remembers in
+its `memory` and nowhere else: arrays, which are forgotten with a round that nobody waits for any more.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A model that others may ask, as its owner finds it: the experiment that it came from, its images, and its weights.
 
-Two kinds of directories hold one. `tacit distill` leaves a student, whose functions are polynomials (experiment.py). A
-run of `tacit simulate` leaves the global model, which keeps its functions: softmax, GELU and LayerNorm themselves. So
-does a checkpoint of timm's, a file; typical images come with it, as bounds are those of what occurs on them. They may
-come with a run as well: a server of hosts has none of the images that its model was trained on.
+`tacit distill` leaves a student, whose functions are polynomials; the global model of a run and a checkpoint of timm's
+keep theirs. Bounds are those of what occurs on typical images, which come with a checkpoint, and may come with a run: a
+server of hosts has none of the images that its model was trained on.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The server of one secure sum: relay keys and shares, add masked vectors, take the masks off.
 
-In every phase the server waits for the members that are left in it (sum/attendance.py). Whoever breaks a rule
-is excluded and named, whoever is gone or late is dropped, which for the sum is the same. A holder's complaint names
-nobody: the accused answers it with the shares that it committed to, or is out. With fewer members than the
-threshold the round ends in ABORTED, and nothing is revealed. Late and repeated messages are counted and ignored.
+Whoever breaks a rule is excluded and named, whoever is gone or late is dropped. A holder's complaint names nobody: the
+accused answers it with the shares that it committed to, or is out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Who has what before a model is adapted: the model owner's model and images, and those of the data owners.
 
-A model is trained here on the classes that the model owner knows, or is that of an earlier run: then the data owners
-have the images of all other classes. Or it is a checkpoint of timm's as it is: then its owner has a few images of all
-classes, and the data owners have the others. They are divided as [data] says, and prepared as the model owner says.
+Beside a model that is trained here, or of an earlier run, the data owners have the images of all classes that it does
+not know; beside a checkpoint of timm's, all but a few images of all classes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Making of summary.json of an adaptation, from the event logs and the evaluation of its adapters.
 
-Only a simulation can evaluate the adapters in the clear, beside the model that they were learned for. The supervisor
-keeps these evaluations on the disk from before the first round on, so that a run that goes on, or was killed, has a
-summary too.
+The supervisor keeps these evaluations on the disk from before the first round on, so that a run that goes on, or was
+killed, has a summary too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Images of a data owner, attacked by the model owner with the masked pixels that it received.
 
-In the first step of a pass a data owner sends all pixels of its batch minus a mask modulo 2^STREAM, which the dealer
-knows and the model owner does not. `read-words` takes these words for pixels. `fitted-words` learns a linear map from
-words to pixels on all batches of all other data owners, whose images the attack has, and applies it to the words of one
-data owner. Without a mask the words are the pixels.
+In the first step of a pass a data owner sends all pixels of its batch minus a mask modulo 2^STREAM. `read-words` takes
+these words for pixels. `fitted-words` learns a linear map from words to pixels on all batches of all other data owners,
+and applies it to the words of one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Limits of the closed form on a configuration's model: the precision that the channel leaves, and the number of
 images, local steps and clients in an update.
 
-One factor changes at a time: how the gradient of one image is sent, images of a gradient, steps of plain SGD on one
-image, and clients whose gradients are added. No parties are needed, for an unprotected upload is what a client
-computes: gradients and steps are those of tacit.models.training, and clipping and rounding those of the secure sum.
+One factor changes at a time. No parties are needed, for an unprotected upload is what a client computes.
 """
 
 from __future__ import annotations

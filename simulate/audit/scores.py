@@ -1,9 +1,7 @@
 """Metrics of images from an attack, compared with those of a baseline.
 
-A reconstructed image is compared with the one that its client trained on: peak signal-to-noise ratio and structural
-similarity (Wang et al. 2004, as scikit-image has it), both on pixels between 0 and 1. As both are high for a grey image
-too, an attack is compared with a baseline, the mean of images that nobody trained on, and judged by re-identification:
-whether the true image is nearest to the reconstructed one among 100 candidates.
+Peak signal-to-noise ratio and structural similarity (Wang et al. 2004, as scikit-image has it) are high for a grey
+image too, so the baseline is the mean of images that nobody trained on; re-identification is among 100 candidates.
 """
 
 from __future__ import annotations

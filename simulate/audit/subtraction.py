@@ -1,8 +1,7 @@
 """A server that subtracts: runs in which it leaves clients out of rounds, and the differences of two opened sums.
 
-The server is one of the audit's own (tacit.simulate.federation.cheats); all clients are as ever. It breaks no rule
-unless there are groups. Each client has one image, so that its updates are the same in every round, as they are where a
-client takes all of its images: one that draws others anew differs in the second sum, and the difference is of no use.
+The server is one of the audit's own (tacit.simulate.federation.cheats). Each client has one image, so that its updates
+are the same in every round: of one that draws others anew the difference is of no use.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Server and clients of a whole session over real links, without models: for benchmarks of the network alone.
 
-Machines, CURVE and ZeroMQ are the real ones; nobody trains, and nothing loads torch. A client waits for as long as its
-training would take once it has the model, contributes zeros with a weight of one, and its journal goes nowhere. The
-server stands in a process of its own.
+Nobody trains, and nothing loads torch: a client waits for as long as its training would take, and contributes zeros
+with a weight of one. The server stands in a process of its own.
 """
 
 from __future__ import annotations

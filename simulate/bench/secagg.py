@@ -1,11 +1,8 @@
 """`tacit bench secagg`: the cost of a secure sum, with the real machines and real cryptography.
 
-Every simulated party computes its own keys, agreements and signatures; nothing is shared between the two ends. The
-clients that drop out do so after SHARE_KEYS, before they send their vector: the costly case. All parties are in the
-memory of this machine at once; a sum that has no room there is refused before it starts.
-
-`keystream_ratio` is the time of masking over the time of drawing as much raw keystream. Both run over blocks of the
-same size on the same number of threads, in turn, and the ratio is that of the medians.
+The clients that drop out do so after SHARE_KEYS, before they send their vector: the costly case. A sum that has no room
+in the memory of this machine is refused before it starts. `keystream_ratio` is the time of masking over the time of
+drawing as much raw keystream, in blocks of the same size on the same number of threads.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Transcripts: the inputs and outputs of all machines in one run, to be replayed into any implementation.
 
-A step creates a machine, delivers a message to it, or calls it. It states the expected outcome: the messages that the
-machine sends, its events, its state and its deadline. Machines are replayed independently: the file has every message,
-so that an implementation of one role needs only the steps of its machine. A message that no step sends was forged, or
-changed on its way.
+Machines are replayed independently: the file has every message, so that an implementation of one role needs only the
+steps of its machine (docs/spec/vectors.md). A message that no step sends was forged, or changed on its way.
 """
 
 from __future__ import annotations

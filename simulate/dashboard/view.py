@@ -1,10 +1,7 @@
 """The run so far, as the page and the metrics show it: a fold over events of limited size, rendered for the template.
 
-The fold has no clock of its own: the same events give the same state. To limit its size, timelines of old rounds and
-the oldest warnings are forgotten; the event logs have all of them.
-
-The blocks of the template, dashboard.html.j2, are the sections of the page. Every text that parties wrote goes through
-its escaping. Times stand as seconds since 1970, from which the page counts on by itself.
+Timelines of old rounds and the oldest warnings are forgotten; the event logs have all of them. Every text that parties
+wrote goes through the escaping of the template, dashboard.html.j2.
 """
 
 from __future__ import annotations

@@ -145,6 +145,20 @@ def options(name: str) -> tuple[str, ...]:
     return ("--json", "learned.json") if name in DATA_OWNERS else ()
 
 
+@pytest.mark.exhaustive
+def test_sums_that_were_told_are_not_told_of_other_learning(house: AdaptationHouse) -> None:
+    """All but the model owner have lost what they knew, and begin anew."""
+    running = house.start_all()
+    for name in (*DATA_OWNERS, "dealer"):
+        assert running[name].end() == 0, running[name].everything
+    running["owner"].signal(signal.SIGKILL)
+    running["owner"].end()
+    for name in (*DATA_OWNERS, "dealer"):
+        shutil.rmtree(house.path / name / "state")
+    running = house.start_all()
+    refused_by_one(running, "the model owner opens 2 rounds, and all of them are open: ask it for more")
+
+
 def refused_by_one(running: Mapping[str, Process], pattern: str) -> None:
     """Who finds out leaves; where others have left before, the dealer has too few and says so."""
     for name in DATA_OWNERS:

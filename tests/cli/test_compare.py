@@ -84,15 +84,6 @@ def test_values_are_written_as_in_the_experiment_file_and_runs_without_figures_h
     assert [re.findall(r">([ab])<", figure) for figure in figures] == [["a"], ["a"]]
 
 
-def test_the_same_experiment_differs_in_nothing(tacit: Invoke, tmp_path: Path) -> None:
-    runs = [held(tmp_path / folder / "run", "", 0.5) for folder in ("a", "b")]
-    page = tmp_path / "page.html"
-    result = tacit("compare", *runs, "--out", page)
-    assert result.exit_code == 0
-    assert "Nothing: the experiments are the same." in page.read_text()
-    assert all(str(run) in page.read_text() for run in runs), "equal names are told apart by their folders"
-
-
 def test_seeds_of_one_experiment_are_one_line_with_mean_and_spread(tacit: Invoke, tmp_path: Path) -> None:
     wide = "[model]\nwidth = 32\n"
     runs = [

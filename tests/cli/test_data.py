@@ -128,13 +128,3 @@ def test_the_parts_of_a_division_become_files(tmp_path: Path) -> None:
     assert result.stdout.splitlines()[-1] == f"{tmp_path / 'parts' / 'server.npz'}: 360 images"
     again = divided("--out", tmp_path / "parts")
     assert (again.exit_code, "choose another directory" in again.stderr) == (2, True)
-
-
-@pytest.mark.parametrize(("given", "verdict"), [(1437, "is enough"), (100, "is too small: leave it out, or raise it")])
-def test_a_largest_weight_that_is_set_is_judged(tmp_path: Path, given: int, verdict: str) -> None:
-    experiment = tmp_path / "experiment.toml"
-    experiment.write_text(f"[federation]\nseed = 7\n[aggregation]\nmax_weight = {given}\n", encoding="utf-8")
-    result = inspect(experiment)
-    assert result.exit_code == 0
-    assert f"aggregation.max_weight = {given} {verdict}\n" in result.stdout
-    assert "draws a split of its own" not in result.stdout, "the experiment has a seed"

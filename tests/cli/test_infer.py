@@ -214,6 +214,18 @@ def test_files_are_scaled_to_the_pixels_of_digits(out: Path, tmp_path: Path) -> 
     assert torch.allclose(found.pixels, data.x_test[:1], rtol=0, atol=1e-6)
 
 
+def test_bounds_are_those_of_images_of_all_classes(out: Path, images: Path, tmp_path: Path) -> None:
+    arrays = dict(np.load(images))
+    times = 1 + 3 * 2048 // len(arrays["y_train"])
+    order = np.argsort(np.tile(arrays["y_train"], times), kind="stable")
+    by_class = {name: np.concatenate([arrays[name]] * times)[order] for name in ("x_train", "y_train")}
+    np.savez(tmp_path / "sorted.npz", **arrays | by_class)
+    typical = read_served(moved(out, tmp_path, str(tmp_path / "sorted.npz"))).typical()
+    # Each class is 1.2 deviations brighter than the one before, and the mean of all of them is 0.
+    assert len(typical) == 2048
+    assert abs(typical.mean()) < 0.1
+
+
 def kill_dealer() -> None:
     for process in multiprocessing.active_children():
         if process.name == DEALER and process.pid is not None:

@@ -1,12 +1,11 @@
 """The live table of the parties, drawn as text at times of a clock that the test moves."""
 
 import io
-from collections.abc import Iterable
 
 import pytest
 from rich.console import Console
 
-from tacit.cli.screen import MOST_ROWS, PartyTable
+from tacit.cli.screen import PartyTable
 from tacit.parties.runs.events import PartyExited, PartyFailed
 from tacit.parties.runs.state import RunState
 from tacit.parties.session.events import HeartbeatSent, PhaseEnded, WaitingChanged
@@ -65,10 +64,6 @@ def phase(next: Phase) -> PhaseEnded:
     return PhaseEnded(round=1, phase=Phase.SESSION, seconds=1.0, next=next)
 
 
-def names(rows: Iterable[list[str]]) -> list[str]:
-    return [row[0] for row in rows]
-
-
 def test_phases_are_timed_apart_from_signs_of_life(run: Run) -> None:
     run.take("client-1", phase(Phase.MASKED_INPUT))
     run.seconds += 4
@@ -89,17 +84,6 @@ def test_a_party_that_is_gone_waits_for_nobody(run: Run, event: Event, phase_sho
     run.take(SERVER, event)
     run.seconds += 1
     assert run.cells() == [[SERVER, phase_shown, "1 s", "0 bytes", "0 bytes", "1 s ago", ""]]
-
-
-def test_of_many_parties_the_most_silent_are_shown_in_their_order(run: Run) -> None:
-    parties = [f"client-{number}" for number in range(MOST_ROWS + 3)]
-    for party in parties:
-        run.take(party, HeartbeatSent())
-    assert len(run.cells()) == MOST_ROWS
-    run.seconds += 1
-    for party in parties[:3]:
-        run.take(party, HeartbeatSent())
-    assert names(run.cells()) == parties[3:]
 
 
 def test_the_time_left_is_judged_by_the_last_rounds(run: Run) -> None:

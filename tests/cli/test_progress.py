@@ -32,13 +32,6 @@ def test_a_pipe_gets_lines_of_the_present_step_and_a_quiet_console_none() -> Non
         assert file.getvalue() == ("" if quiet else "loading (0 s)\n")
 
 
-def test_work_that_is_over_at_once_gets_no_line() -> None:
-    file = io.StringIO()
-    with Progress(Console(file=file), "loading", first=3600.0):
-        pass
-    assert file.getvalue() == ""
-
-
 def test_a_terminal_has_the_step_in_place() -> None:
     file = io.StringIO()
     with Progress(Console(file=file, force_terminal=True), "loading"):

@@ -110,6 +110,17 @@ def test_arguments_that_are_none(tacit: Invoke, command: str, arguments: list[st
     assert line.endswith(f"; `{' '.join(['tacit', *words])} --help` lists what there is")
 
 
+def test_an_output_directory_in_use(tacit: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").touch()
+    (tmp_path / "file").touch()
+    for name in ("run", "file"):
+        path = tmp_path / name
+        line = complaint(tacit("simulate", "--out", path))
+        assert line.startswith(f"{path} exists already: choose another directory with --out, or continue that run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+
+
 @pytest.mark.parametrize("content", [b"", b"not safetensors", b"\x02\x00\x00\x00\x00\x00\x00\x00{}"])
 def test_resuming_a_damaged_run(
     tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, content: bytes

@@ -164,3 +164,8 @@ def test_more_than_fit_a_message_are_refused() -> None:
     with pytest.raises(ValueError, match=r"5 stimuli of 1 x 1024 x 1024 values are more than 4 MiB.*image_size"):
         Stimuli.of(torch.empty(1, 1, 1, 1).expand(5, 1, 1024, 1024))
     assert MOST_STIMULUS_BYTES < 5 * 1024 * 1024
+
+
+def test_stimuli_of_another_shape_than_the_models_are_refused() -> None:
+    with pytest.raises(ValueError, match=re.escape("the stimuli have shape [1, 16, 16], and the images of this model")):
+        Representation(lenet(0), Stimuli.of(IMAGES), granularity="layer", shape=(3, 16, 16), device=CPU)

@@ -1,9 +1,7 @@
 """A server that lies to one live client, whose peers are machines of ours in this process.
 
-A session begins with every hello of the live client: a world with a server machine and our clients.
-What the machine says to the live client goes through the lie of the case. After each lie an honest round is run with
-the client, and its share in the sum is decoded: masks that did not fall away would show. A client whose session ends
-must be started again by whoever runs it.
+A session begins with every hello of the live client. After each lie an honest round is run with it, and its share in
+the sum is decoded: masks that did not fall away would show.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The cases of a cheating server, played against a client of this installation in a process of its own.
 
-Keys are fresh, the link has CURVE; server and other clients are the kit's. Link, machine and journal are those of any
-client; its contribution is drawn at random, since no case depends on it. When a session ends, which a refusal may do,
-it joins again, until it is stopped. It accepts active mode alone, in which a client does not trust the server in
-anything; the cases are written for that mode.
+Its contribution is drawn at random, since no case depends on it. When a session ends, which a refusal may do, it joins
+again, until it is stopped. It accepts active mode alone, for which the cases are written.
 """
 
 from __future__ import annotations

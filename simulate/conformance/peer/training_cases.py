@@ -1,9 +1,7 @@
 """What our server does to a live client, one of our clients to a live server, and what the specification requires then.
 
 Some lies of our server are true elsewhere: what members signed in another round, or for a party that was sent something
-else. Nothing in them is forged: every signature is by the member that it names. A party that checks a signature, and
-not what it is over, believes all of them. As all cases against a client, they are of rounds in the complete graph in
-which everybody of the roster is.
+else. A party that checks a signature, and not what it is over, believes all of them.
 """
 
 from __future__ import annotations

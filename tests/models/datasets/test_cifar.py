@@ -116,6 +116,16 @@ def test_nothing_is_unpickled_whose_checksum_differs(tmp_path: Path, content: Co
     assert sprung.exists()
 
 
+def test_without_a_reader_only_the_published_checksums_pass(tmp_path: Path, content: Content) -> None:
+    content.write_pickled(tmp_path)
+    with pytest.raises(ValueError, match=f"published file has {PUBLISHED[content.variant.reader]}"):
+        read(tmp_path, variant=content.variant)
+
+
+PUBLISHED = {"CIFAR10": "c99cafc152244af753f735de768cd75f", "CIFAR100": "16019d7e3df5f24257cddd939b257f8d"}
+"""Checksums of the first training file."""
+
+
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 

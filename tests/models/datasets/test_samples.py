@@ -84,11 +84,6 @@ def test_an_unreadable_file_is_named(tmp_path: Path, how: str, suffix: str) -> N
         images.pixels(np.array([0]), size=8)
 
 
-def test_an_unreadable_file_is_named_when_its_size_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"image\.png is not a readable image"):
-        list(FileImages((damaged(tmp_path / "image.png", "text"),)).sizes())
-
-
 def test_an_image_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "image.png"
     Image.fromarray(np.zeros((64, 64), dtype=np.uint8)).save(path)

@@ -44,3 +44,8 @@ def test_other_files_are_refused(tmp_path: Path, reader: type[Any], name: str) -
     path.unlink()
     with pytest.raises(FileNotFoundError, match=f"{name} is no file; expected cropped digits of SVHN"):
         svhn.read(tmp_path, reader=reader)
+
+
+def test_without_a_reader_only_the_published_checksums_pass(tmp_path: Path, reader: type[Any]) -> None:
+    with pytest.raises(ValueError, match="the published file has e26dedcc434d2e4c54c9b2d4a06d8373"):
+        svhn.read(tmp_path)
