@@ -70,10 +70,3 @@ def test_a_round_under_way_is_not_counted(script: Any) -> None:
     assert found["tacit_rounds_total", "completed"] == 1
     assert found["tacit_rounds_total", "unfinished"] == 0
     assert (found["tacit_round_number",], found["tacit_last_round_seconds",]) == (2, 3.0)
-
-
-def test_over_http(show: Any, eventful: Any) -> None:
-    answer = show(eventful).ask("/metrics")
-    assert answer.headers["Content-Type"].startswith("text/plain; version=")
-    assert 'tacit_rounds_total{status="completed"} 2.0' in answer.text
-    assert "client-" not in answer.text

@@ -133,9 +133,3 @@ def test_locked_weights_that_update_as_much_are_found_out(make_row: MakeRow) -> 
     moved = [[9000, *run.moves[1:-1], run.moves[-1] - 9000 + run.moves[0]] for run in fresh.federated if run.moves]
     results[3] = make_row(sawada_fig6.STUDY.small.rows[3], [0.1, 0.1], moves=moved)
     assert [verdict.reproduced for verdict in sawada_fig6.STUDY.judge(results)] == [True, False, True, False]
-
-
-def test_the_bound_is_that_of_its_docstring() -> None:
-    """Two equal halves of n coordinates: half of (1/2 + 1/2)/sqrt(n), and sqrt(ln 10^6 / 2n)."""
-    expected = 0.5 / 100 + np.sqrt(np.log(1e6) / 20_000)
-    assert sawada_fig6.bound(np.array([0.5, 0.5]), 10_000) == pytest.approx(expected, rel=1e-12)

@@ -149,6 +149,12 @@ def test_a_batch_in_groups_is_put_into_order_as_a_whole(monkeypatch: pytest.Monk
     assert run.batch.labels.sort().values.equal(torch.arange(3))
 
 
+def test_what_was_told_is_in_no_text() -> None:
+    run = TellingPass(1, ALL)
+    for secret in (*run.carried, run.batch):
+        assert "tensor" not in repr(secret)
+
+
 def test_a_sample_is_drawn_for_every_pass_and_has_the_last_block_and_no_neighbours() -> None:
     session = bytes(range(32))
     samples = [revealed_blocks("sampled", 12, session=session, number=number) for number in range(1, 101)]

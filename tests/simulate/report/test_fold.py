@@ -169,19 +169,6 @@ def test_a_session_that_goes_on_with_another_roster_ends_in_order_for_who_takes_
     ]
 
 
-@pytest.mark.parametrize(
-    ("evaluates", "images", "judges"),
-    [
-        ("images", "the test images", True),
-        ("sums", "the images that clients train on, by their sum", False),
-    ],
-)
-def test_it_is_known_what_accuracies_are_of(evaluates: str, images: str, judges: bool) -> None:
-    state = RunState()
-    state.take(at(3.0, "server", configured(evaluates=evaluates)))
-    assert (state.judged_on, state.judges) == (images, judges)
-
-
 def test_a_round_that_did_not_begin_cannot_end(script: Any) -> None:
     run = script()
     run.session()
