@@ -114,6 +114,8 @@ def test_a_data_owner_limits_verdicts_over_sessions_and_days() -> None:
     assert run.spent[DATA_OWNER, MODEL_OWNER] == Spent(day=2, used=2, refused=1)
 
 
+@pytest.mark.threat("data-owner/searches-bounds")
+@pytest.mark.threat("model-owner/asks-by-bounds")
 def test_a_pass_that_ends_before_anybody_can_know_a_verdict_is_no_refusal() -> None:
     """Whoever has failed: here the data owner leaves, in every round up to the verdict."""
     verdict = [each.operation for each in pass_rounds(world().terms.sizes, 2)].index(RANGE)

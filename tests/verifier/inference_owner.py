@@ -252,6 +252,11 @@ class Owner(Exchange):
     def in_range(self) -> None:
         self.charge(self.spent, 0, -self.count())
 
+    def end(self, code: str | None, culprit: str) -> None:
+        if self.state == "COMPUTING" and self.judges and any(step == self.range_step for step, _ in self.owed):
+            self.charge(self.spent, 0, -self.count())
+        super().end(code, culprit)
+
     def count(self) -> int:
         """How much of the quota a pass takes."""
         raise NotImplementedError
