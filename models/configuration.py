@@ -453,8 +453,8 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     metrics: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,24}$")], ...],
         Meta(
-            description="Names of numbers that training.factory returns in a mapping; the sum tells their mean over "
-            "the clients, weighted by their samples.",
+            description="Names of numbers that training.factory returns in a mapping; the secure sum gives their mean "
+            "over the clients, weighted by their samples.",
             max_length=8,
         ),
     ] = ()

@@ -380,7 +380,8 @@ class OfferSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         int,
         Meta(
             description="Images of each data owner that may be refused in a day because they are out of range, or "
-            "whose pass is broken off: chosen images search the bounds of the model.",
+            "whose pass is broken off when their owner can know the verdict: chosen images search the bounds of the "
+            "model.",
             ge=1,
         ),
     ] = 500
@@ -509,8 +510,8 @@ class InferenceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     refused_a_day: Annotated[
         int,
         Meta(
-            description="Passes with one model owner in a day that may be out of range, or broken off without a "
-            "verdict.",
+            description="Passes with one model owner in a day that may be out of range, or broken off when it can "
+            "know the verdict.",
             ge=1,
         ),
     ] = REFUSED_A_DAY

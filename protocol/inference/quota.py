@@ -3,8 +3,9 @@
 Both owners have such limits. Chosen images search the bounds of a model by whether they are refused, and its weights by
 what is answered: so a model owner counts a data owner's images. A chosen model asks a question of its owner's choice
 about every pass, which the verdict answers: so a data owner counts a model owner's passes. Both count before a pass
-begins: as used, and as refused until the pass is known to be in range. A peer that leaves in between, or a process that
-is killed, has them counted. A clock that goes back renews nothing.
+begins: as used, and as refused until the pass is known to be in range, or ends before an owner has opened its word of
+the verdict. A peer that leaves later, or a process that is killed, has them counted. A clock that goes back renews
+nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Since 1970-01-01."""
     used: Number = 0
     refused: Number = 0
-    """Those of passes that were out of range, or came to no verdict."""
+    """Those of passes that were out of range, or that ended when the peer could know a verdict already."""
 
 
 class OverQuotaError(Exception):
@@ -68,5 +69,5 @@ def charged(quota: Quota, spent: Spent, count: int, at: float, *, judged: bool =
 
 
 def answered(spent: Spent, count: int) -> Spent:
-    """Return the use once the pass is in range."""
+    """Return the use once the pass is no refusal: it is in range, or nobody can know its verdict."""
     return msgspec.structs.replace(spent, refused=spent.refused - count)
