@@ -38,7 +38,7 @@ A backbone is timm's `VisionTransformer` with a class token, or a `FriendlyTrans
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Final, Protocol
@@ -98,6 +98,11 @@ class AllBlocks:
 
 
 ALL_BLOCKS: Final = AllBlocks()
+
+LARGEST_TOKEN: Final = 8.0
+"""Norm of a token that adapters on shares read: they square what they are given, and blocks of a pretrained model leave
+tokens whose norms differ by factors of thirty."""
+MOST_HALVINGS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -300,14 +305,29 @@ def block_outputs(backbone: nn.Module, images: torch.Tensor, *, batch_size: int 
     return torch.cat(parts, dim=1)
 
 
-def read_outputs(backbone: nn.Module, images: torch.Tensor, *, blocks: int, tokens: int) -> torch.Tensor:
+def read_outputs(
+    backbone: nn.Module, images: torch.Tensor, *, blocks: int, tokens: int, halvings: Sequence[int] = ()
+) -> torch.Tensor:
     """What a step on shares reads of images [B, C, S, S]: float64 [blocks, B, tokens, D], of the last blocks the first
-    tokens, less their mean. Takes the memory of these, and of all outputs of a batch. Raises as block_outputs()."""
+    tokens, less their mean, and halved so often. Takes the memory of these, and of all outputs of a batch. Raises as
+    block_outputs()."""
     parts = []
     for batch in torch.split(images, EVALUATION_BATCH):
         outputs = block_outputs(backbone, batch)[-blocks:, :, :tokens].double()
-        parts.append(outputs - outputs.mean(-1, keepdim=True))
+        parts.append(halved(outputs - outputs.mean(-1, keepdim=True), halvings))
     return torch.cat(parts, dim=1)
+
+
+def halved(outputs: torch.Tensor, halvings: Sequence[int]) -> torch.Tensor:
+    """Outputs of blocks [L, B, T, D], each block's halved so often; as they are, where nothing is said of it."""
+    return outputs * torch.tensor([0.5**times for times in halvings] or [1.0], dtype=outputs.dtype)[:, None, None, None]
+
+
+def halvings_of(outputs: torch.Tensor) -> tuple[int, ...]:
+    """How often the output of each block [L, B, T, D] is to be halved so that no token's norm is above LARGEST_TOKEN;
+    MOST_HALVINGS at most."""
+    largest = outputs.norm(dim=-1).flatten(1).amax(1) / LARGEST_TOKEN
+    return tuple(largest.log2().ceil().clamp(0, MOST_HALVINGS).int().tolist())
 
 
 def final_norm(backbone: nn.Module) -> FinalNorm:

@@ -25,13 +25,14 @@ noticed up to 2^8 times the bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
+from tacit.models.adapters.parallel import MOST_HALVINGS
 from tacit.parties.adaptation.adapter import LEAST_BACKWARDS, WHOLE, AdapterChecks, AdapterSizes
 from tacit.parties.adaptation.fixed_point import (
     ACTIVATION,
@@ -67,8 +68,10 @@ class StepBounds:
     """The largest learning rate."""
     stream: float
     """Scale of what blocks leave, a power of two."""
+    halvings: tuple[int, ...] = ()
+    """How often the output of each block is halved that a step reads (models/adapters/parallel.py); none: never."""
     outputs: float
-    """Of a token that a block leaves; inference sees to it."""
+    """Of a token that a block leaves, halved; inference sees to it."""
     parameters: Mapping[str, float]
     """Of ADAPTER_TENSORS and HEAD_TENSORS, over all their entries; of `scale` its magnitude."""
     inputs: float
@@ -86,8 +89,11 @@ class StepBounds:
 class StepScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Public numbers of a step, made by `fitted_step`."""
 
+    halvings: tuple[Annotated[int, Meta(ge=0, le=MOST_HALVINGS)], ...]
+    """As of StepBounds."""
     cut: Annotated[int, Meta(ge=1, le=STREAM - 2)]
-    """What is cut off the outputs of blocks."""
+    """What is cut off the output of the block that is halved most often, and off all others once they are doubled to
+    its scale: for all it is the same ring."""
     rate: Positive
     """The largest learning rate: what a step can move a parameter by is a part of what it can be."""
     parameters: dict[str, CheckedSum]
@@ -105,8 +111,8 @@ class StepScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, adapters: int) -> StepScales:
     """BoundError, and FitError, for bounds whose values do not fit the rings."""
-    cut = round(math.log2(bounds.stream)) - ACTIVATION
-    if bounds.stream != 2.0 ** (cut + ACTIVATION) or cut < STREAM - LIFTED:
+    cut = round(math.log2(bounds.stream)) + max(bounds.halvings, default=0) - ACTIVATION
+    if not fits_cut(bounds.stream, bounds.halvings, cut):
         raise BoundError(f"outputs of blocks of scale {bounds.stream:g}: a power of two, and 2^22 at least, is needed")
     _within("an output of a block", bounds.outputs, 2.0 ** (STREAM - cut - 2 - ACTIVATION))
     largest = 2.0 ** (USED - 2 - PARAMETER)
@@ -139,7 +145,21 @@ def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, ada
         reach=bounds.logits,
         largest_logit=largest_logit,
     )
-    return StepScales(cut=cut, rate=bounds.rate, parameters=parameters, moved=moved, adapter=checks, head=fitted)
+    return StepScales(
+        halvings=bounds.halvings,
+        cut=cut,
+        rate=bounds.rate,
+        parameters=parameters,
+        moved=moved,
+        adapter=checks,
+        head=fitted,
+    )
+
+
+def fits_cut(stream: float, halvings: Sequence[int], cut: int) -> bool:
+    """Whether outputs of blocks of this scale have ACTIVATION fractional bits, of LIFTED at most, once they are halved
+    and cut."""
+    return stream * 2.0 ** max(halvings, default=0) == 2.0 ** (cut + ACTIVATION) and cut >= STREAM - LIFTED
 
 
 def _adapter_checks(

@@ -18,7 +18,7 @@ from msgspec import Meta
 from tacit.models.adapters.configuration import AdapterConfiguration, ParallelConfiguration
 from tacit.models.adapters.federated import Schedule
 from tacit.models.adapters.parallel import AdapterParameters, each, initial
-from tacit.parties.adaptation.bounds import StepScales
+from tacit.parties.adaptation.bounds import StepScales, fits_cut
 from tacit.parties.adaptation.fixed_point import ACTIVATION
 from tacit.parties.adaptation.step import StepSizes, whole_rate
 from tacit.parties.inference.model import PRINTABLE, PublicModel
@@ -26,7 +26,7 @@ from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ranking import check_labels
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS, LIFTED
-from tacit.protocol.inference.schedule import STREAM, Results
+from tacit.protocol.inference.schedule import Results
 
 LARGEST_PARAMETERS: Final = 1 << 24
 """Numbers that are learned."""
@@ -58,10 +58,12 @@ class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(f"scales of {'no ' * adapters}adapters come with {self.adapter}")
         if tuple(scales.parameters) != (*(ADAPTER_TENSORS if adapters else ()), *HEAD_TENSORS):
             raise ValueError(f"scales of the parameters {', '.join(scales.parameters)} come with {self.adapter}")
-        if scales.cut < STREAM - LIFTED or self.public.stream != 2.0 ** (scales.cut + ACTIVATION):
+        if len(scales.halvings) not in (0, sizes.outputs[0]):
+            raise ValueError(f"{len(scales.halvings)} numbers of halvings come with {sizes.outputs[0]} blocks")
+        if not fits_cut(self.public.stream, scales.halvings, scales.cut):
             raise ValueError(
-                f"{scales.cut} bits are cut off outputs of blocks of scale {self.public.stream:g}: that does not leave "
-                f"{ACTIVATION} fractional bits of {LIFTED} at most"
+                f"{scales.cut} bits are cut off outputs of blocks of scale {self.public.stream:g}, halved as "
+                f"{scales.halvings} says: that does not leave {ACTIVATION} fractional bits of {LIFTED} at most"
             )
         values = self.public.sizes.blocks * math.prod(sizes.adapter.stream)
         for name, count, limit in (

@@ -10,7 +10,7 @@ reaches elsewhere, so there is room, by a margin:
 | z, p, q | its root: bounds of all else are products of these, and of parameters |
 | logits | its root, and no more than what a softmax is told of: what is easiest to learn ends far above all else |
 | derivatives | the margin itself: they differ most from images to images |
-| outputs of blocks | none |
+| outputs of blocks | none but that of their own checks |
 
 The scale of the residual stream is such that a token which a block leaves takes a quarter of its ring at most where a
 pass is in range, and a pass of learning checks that as one of inference does.
@@ -26,7 +26,7 @@ import torch
 
 from tacit.models.adapters.configuration import AdapterConfiguration
 from tacit.models.adapters.federated import Features, FullBatches, Reached, Schedule, rehearsal
-from tacit.models.adapters.parallel import read_outputs
+from tacit.models.adapters.parallel import halved, halvings_of, read_outputs
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
 from tacit.parties.adaptation.head import told_reach
@@ -35,6 +35,7 @@ from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import SPARE
+from tacit.parties.inference.scales import checked_norm
 from tacit.parties.inference.tables import BoundError
 from tacit.parties.inference.waves import FitError
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS
@@ -51,10 +52,16 @@ _LEAST_NORM: Final = 2.0**-4
 
 
 def rehearsed_bounds(
-    reached: Reached, public: PublicModel, *, rate: float, classes: int, margin: float = MARGIN
+    reached: Reached,
+    public: PublicModel,
+    *,
+    rate: float,
+    classes: int,
+    halvings: tuple[int, ...] = (),
+    margin: float = MARGIN,
 ) -> StepBounds:
-    """Of what was reached in a rehearsal, with this margin; rate: the largest learning rate. ValueError for a margin
-    below 1."""
+    """Of what was reached in a rehearsal, with this margin; rate: the largest learning rate; halvings: as of
+    StepBounds, of all blocks or none. ValueError for a margin below 1."""
     if not margin >= 1:
         raise ValueError(f"a margin of {margin} is below 1, so that the rehearsal itself would be out of range")
     tensors = dict(zip((*ADAPTER_TENSORS, *HEAD_TENSORS), (*ADAPTER_TENSORS, "head_weight", "head_bias"), strict=True))
@@ -69,7 +76,8 @@ def rehearsed_bounds(
     return StepBounds(
         rate=rate,
         stream=public.stream,
-        outputs=SPARE * 2.0 ** (STREAM - 2) / public.stream,
+        halvings=halvings,
+        outputs=_outputs(public, halvings),
         parameters={name: moved(noted) for name, noted in tensors.items()},
         inputs=widened("inputs"),
         channels=widened("channels"),
@@ -79,6 +87,19 @@ def rehearsed_bounds(
         epsilon=public.epsilon,
         logits=told_reach(classes, widened("logits")),
     )
+
+
+def _outputs(public: PublicModel, halvings: tuple[int, ...]) -> float:
+    """The largest norm of a token that a block leaves, and a step reads, of a pass in range: what the next block's
+    first LayerNorm was found to take, and behind the last block, where nothing is checked, what the ring holds."""
+    last = SPARE * 2.0 ** (STREAM - 2) / public.stream
+    if not halvings:
+        return last
+    norms = [
+        checked_norm(block.first_norm, public.sizes.width, public.stream) / min(block.first_norm.lift) / SPARE
+        for block in public.blocks[1:]
+    ]
+    return max(norm * 0.5**times for norm, times in zip([*norms, last], halvings, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +145,13 @@ def rehearsed_learning(
     schedule, classes, seed = lesson.schedule, lesson.classes, lesson.seed
     sizes = step_sizes(model.public, lesson.adapter, classes=classes, batch=lesson.batch)
     blocks, tokens, _ = sizes.kept
-    typical = Features(outputs=read_outputs(transformer, images, blocks=blocks, tokens=tokens), labels=labels)
+    outputs = read_outputs(transformer, images, blocks=blocks, tokens=tokens)
+    halvings = halvings_of(outputs) if sizes.adapters else ()
+    typical = Features(outputs=halved(outputs, halvings), labels=labels)
     epsilon, work = model.public.epsilon, FullBatches(lesson.batch, lesson.batches)
     reached = rehearsal(typical, lesson.adapter, schedule, work, classes=classes, epsilon=epsilon, seed=seed)
-    fitted = fitted_learning(reached, model.public, sizes, rate=schedule.learning_rate, margin=margin)
+    rate = schedule.learning_rate
+    fitted = fitted_learning(reached, model.public, sizes, rate=rate, halvings=halvings, margin=margin)
     learning = PublicLearning(
         public=model.public,
         scales=fitted.scales,
@@ -143,13 +167,19 @@ def rehearsed_learning(
 
 
 def fitted_learning(
-    reached: Reached, public: PublicModel, sizes: StepSizes, *, rate: float, margin: float = MARGIN
+    reached: Reached,
+    public: PublicModel,
+    sizes: StepSizes,
+    *,
+    rate: float,
+    halvings: tuple[int, ...] = (),
+    margin: float = MARGIN,
 ) -> FittedLearning:
     """The scales for `rehearsed_bounds`, with the margin, or where that does not fit the rings with the largest that
     does, in steps of a quarter down to 1. BoundError where even what the rehearsal reached does not fit; ValueError for
     a margin below 1."""
     while True:
-        bounds = rehearsed_bounds(reached, public, rate=rate, classes=sizes.classes, margin=margin)
+        bounds = rehearsed_bounds(reached, public, rate=rate, classes=sizes.classes, halvings=halvings, margin=margin)
         try:
             scales = fitted_step(sizes.adapter, sizes.head, bounds, adapters=sizes.adapters)
         except (BoundError, FitError) as error:

@@ -233,6 +233,9 @@ class HiddenProgram(Generic[Adapter]):
         kind: Callable[[Party, AdapterSizes, AdapterChecks], Adapter],
     ) -> None:
         self._party, self._sizes, self._cut = party, sizes, scales.cut
+        # What is halved less is doubled instead, so that one ring serves all.
+        doubled = [max(scales.halvings) - times for times in scales.halvings] or [0]
+        self._doubled = torch.tensor(doubled)[:, None, None, None]
         self._outputs = NarrowValue(party, sizes.outputs, STREAM - scales.cut)
         self._parameters = NarrowValue(party, (sizes.parameters,), USED)
         self._norms = ParameterNorms(party, sizes, scales)
@@ -245,7 +248,7 @@ class HiddenProgram(Generic[Adapter]):
         lifted_outputs, lifted_parameters, _ = yield from lifted(
             self._party,
             "lift",
-            (self._outputs, Cut(outputs, self._cut, STREAM)),
+            (self._outputs, Cut(outputs << self._doubled, self._cut, STREAM)),
             (self._parameters, Cut(words, KEPT - PARAMETER)),
             self._norms.part(words),
         )

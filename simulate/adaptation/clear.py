@@ -22,7 +22,9 @@ from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled
 def features(learning: PublicLearning, transformer: FriendlyTransformer, own: Labelled) -> Features:
     """What a step reads of labelled images."""
     blocks, tokens, _ = learning.sizes.kept
-    return Features(outputs=read_outputs(transformer, own.images, blocks=blocks, tokens=tokens), labels=own.labels)
+    halvings = learning.scales.halvings
+    outputs = read_outputs(transformer, own.images, blocks=blocks, tokens=tokens, halvings=halvings)
+    return Features(outputs=outputs, labels=own.labels)
 
 
 def head_norm(learning: PublicLearning) -> FinalNorm:

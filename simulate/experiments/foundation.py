@@ -209,7 +209,7 @@ def draw(result: StudyResult) -> Figure:
 
 
 _PROBE: Final = learning(rounds=10, batches=20, rate=0.02, decay_rounds=(7,), own=128)
-_ADAPTERS: Final = learning(rounds=4, batches=2, rate=0.003, decay_rounds=(), own=128)
+_ADAPTERS: Final = learning(rounds=4, batches=10, rate=0.02, decay_rounds=(), own=128)
 STUDY: Final = Study(
     name="foundation",
     paper="A table of our own",

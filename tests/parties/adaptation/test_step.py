@@ -108,6 +108,18 @@ def test_a_step_is_that_in_the_clear_and_costs_what_is_declared(sizes: StepSizes
     assert len(declared) == 21 + 17 * sizes.adapters
 
 
+def test_outputs_of_blocks_that_reach_differently_far_are_halved_by_block() -> None:
+    given, halvings = example(), (1, 4)
+    scales = fitted(SIZES, replace(BOUNDS, halvings=halvings))
+    factors = torch.tensor([2.0**times for times in halvings])[:, None, None, None]
+    found = run(replace(given, outputs=given.outputs * factors), scales)
+    assert (found.outside, found.refused) == (0, 0)
+    after, expected = opened(found.parameters, given.parameters), given.descent().gradient
+    for name in ("channel_up", "token_up", "head_weight"):
+        step, wanted = (given.parameters.tensors[name] - after.tensors[name]) / RATE, expected.tensors[name]
+        assert (step - wanted).norm() <= TOLERANCE * wanted.norm(), name
+
+
 def check_refused(given: Example, found: Outcome) -> None:
     """A batch out of range leaves the parameters to the last bit, and counts for nothing but itself."""
     assert found.outside > 0
