@@ -55,6 +55,7 @@ from tacit.parties.runs.directory import (
 )
 from tacit.parties.runs.events import ClassesEvaluated, InvocationRecorded, RunOpened
 from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment, load
+from tacit.parties.runs.own_functions import differences
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import Summary, summarise
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
@@ -482,6 +483,7 @@ def choose_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun:
     The folder must be held. Nobody chooses the seed of the weights: a new run draws its own.
     """
     if (begun := begun_run(folder, experiment)) is not None:
+        begun.run.keep_experiment(experiment_toml(begun.experiment))
         return begun
     if experiment is None:
         raise RunDirectoryError(f"{folder.path} has no run to go on with: name an experiment file")
@@ -490,20 +492,29 @@ def choose_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun:
     return HostedRun(experiment, new, 0, secrets.randbits(63))
 
 
+_FREE: Final = ("federation.clients", "federation.fraction")
+"""May change in a run, beside rounds and deadlines: clients judge the new configuration as they did the first."""
+
+
 def begun_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun | None:
-    """The last run, if it was not finished or is of this very experiment. RunDirectoryError if it is not finished and
-    of another experiment, or cannot go on; ExperimentError, OSError."""
+    """The last run, if this experiment of the same name goes on with it, or none is given; with what is new in it.
+    RunDirectoryError if it is not finished and the experiment is another one, or it cannot go on; ExperimentError,
+    OSError."""
     run = folder.last_run()
     last = None if run is None else _begun(run)
-    if last is not None:
+    if last is None or experiment is None:
+        return last
+    named = [] if experiment.name == last.experiment.name else [f"name = {experiment.name!r}"]
+    other = [*named, *differences(last.experiment, experiment, free=_FREE)]
+    if not other:
+        return replace(last, experiment=experiment)
+    if last.left > 0 and last.run.model.is_file():
         rounds = last.experiment.federation.rounds
-        if experiment is None or experiment == last.experiment:
-            return last
-        if last.left > 0:
-            raise RunDirectoryError(
-                f"{last.run.path} has {rounds - last.left} of {rounds} rounds, of another experiment: finish it by the "
-                "same command without an experiment file, or move it away"
-            )
+        raise RunDirectoryError(
+            f"{last.run.path} has {rounds - last.left} of {rounds} rounds, of another experiment ({'; '.join(other)}): "
+            "finish it by the same command without an experiment file, or move it away. Only rounds, deadlines, "
+            "federation.clients and federation.fraction may change in a run"
+        )
     return None
 
 

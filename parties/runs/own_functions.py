@@ -3,7 +3,7 @@ and what such a run leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -164,8 +164,9 @@ _FREE: Final = {"federation.rounds", "policy.factories", *(f"{section}.factory" 
 """Keys in which a run may differ from how it began: its length, and where its functions are found."""
 
 
-def differences(began: Experiment, now: Experiment) -> list[str]:
-    """Keys with another value than a run began with, each with both; how it runs on this machine does not count."""
+def differences(began: Experiment, now: Experiment, *, free: Collection[str] = ()) -> list[str]:
+    """Keys with another value than a run began with, each with both; how it runs on this machine does not count, nor do
+    those that are free."""
     found = []
     first, second = to_builtins(began), to_builtins(now)
     for section in sorted({*first, *second} - {"simulate", "deadlines", "name"}):
@@ -175,6 +176,6 @@ def differences(began: Experiment, now: Experiment) -> list[str]:
         for name in sorted({*parts[0], *parts[1]}):
             setting = f"{section}.{name}".rstrip(".")
             before, after = (part.get(name) for part in parts)
-            if before != after and setting not in _FREE:
+            if before != after and setting not in _FREE and setting not in free:
                 found.append(f"{setting} = {after!r}, which was {before!r}")
     return found

@@ -135,11 +135,11 @@ def test_who_is_killed_and_started_again_goes_on(hosts: Hosts) -> None:
     assert status(hosts, "server")["running"] is False
     # The lock of a party that was killed holds nobody up.
     again = hosts.start("client-2", "client", "party.toml", "--stay")
-    other = hosts.experiment(rounds=9)
+    other = hosts.experiment(epochs=2)
     refused = hosts.run("server", "server", "party.toml", "experiment.toml")
     assert refused.process.returncode == 2
     assert re.fullmatch(
-        r"tacit: state/runs/0001-small has 2 of 6 rounds, of another experiment: finish it by .*",
+        r"tacit: state/runs/0001-small has 2 of 6 rounds, of another experiment \(.*\): finish it by .*",
         refused.complained[0],
     )
     other.unlink()

@@ -12,7 +12,7 @@ from tacit.parties.hosting.server import HostedRun, choose_run, without_seed
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.fedrsm import FedRSM
 from tacit.parties.runs.directory import Progress, RunDirectoryError
-from tacit.parties.runs.experiment import Experiment, FederationSection
+from tacit.parties.runs.experiment import Deadlines, Experiment, FederationSection
 from tacit.parties.runs.reference import experiment_toml
 
 DIGITS = Experiment(federation=FederationSection(clients=3, rounds=4))
@@ -59,10 +59,38 @@ def test_the_same_command_goes_on(folder: PartyFolder, completed: int | None, ag
 def test_the_next_experiment_comes_when_the_last_is_finished(folder: PartyFolder) -> None:
     begun(folder, DIGITS, completed=3)
     with pytest.raises(
-        RunDirectoryError, match="0001-digits has 3 of 4 rounds, of another experiment: finish it by the"
+        RunDirectoryError,
+        match=r"0001-digits has 3 of 4 rounds.*lungs.*finish it by the",
     ):
         choose_run(folder, LUNGS)
     begun(folder, DIGITS, completed=4)
+    assert choose_run(folder, LUNGS).run.path.name == "0002-lungs"
+
+
+@pytest.mark.parametrize("completed", [2, 4])
+def test_length_clients_and_deadlines_may_change_in_a_run(folder: PartyFolder, completed: int) -> None:
+    """Also when all rounds are done: more of them go on from the last model."""
+    before = begun(folder, DIGITS, completed=completed)
+    longer = replace(
+        DIGITS,
+        federation=replace(DIGITS.federation, rounds=6, clients="all", fraction=0.5),
+        deadlines=Deadlines(grace=7),
+    )
+    hosted = choose_run(folder, longer)
+    assert (hosted.run.path, hosted.experiment) == (before.run.path, longer)
+    assert (hosted.weights_seed, hosted.left) == (before.weights_seed, 6 - completed)
+    assert choose_run(folder, None).experiment == longer
+
+
+def test_another_model_or_training_is_another_experiment(folder: PartyFolder) -> None:
+    begun(folder, DIGITS, completed=2)
+    other = replace(DIGITS, training=replace(DIGITS.training, learning_rate=0.5))
+    with pytest.raises(RunDirectoryError, match=r"training\.learning_rate = 0\.5, which was"):
+        choose_run(folder, other)
+
+
+def test_a_run_that_never_had_a_model_holds_no_other_up(folder: PartyFolder) -> None:
+    begun(folder, DIGITS, completed=None)
     assert choose_run(folder, LUNGS).run.path.name == "0002-lungs"
 
 
