@@ -37,9 +37,11 @@ from tacit.parties.runs.results import Result
 from tacit.parties.runs.state import Line, RunState
 from tacit.parties.session.event_log import EventLogError, Tell
 from tacit.parties.session.events import (
+    ClientRoundEnded,
     CopyDetected,
     HeartbeatSent,
     RoundEnded,
+    SessionEnded,
     TrafficCounted,
     WaitingChanged,
     WorkMeasured,
@@ -235,11 +237,13 @@ class Status(Result, frozen=True, kw_only=True, tag="tacit.status.1"):
     """A copy of a folder that was noticed since the start."""
     last_event: Happened | None = None
     last_error: Happened | None = None
+    """Since the last round with a sum, or session, that ended well."""
 
     def view(self) -> Iterator[str]:
         """One line for each fact that is known; times are relative to now."""
         now, running = time.time(), self.running
         counted = "round" if self.learning else _COUNTED.get(self.role, "")
+        since = f", for {_ago(now - self.phase_since)}"
         absent = "; ".join(f"{name}: {why}" for name, why in self.absent.items())
         facts = [
             ("party", f"{self.name}, {self.role}"),
@@ -248,7 +252,7 @@ class Status(Result, frozen=True, kw_only=True, tag="tacit.status.1"):
             ("experiment", self.experiment),
             ("session", self.session),
             (counted, f"{self.round} of {self.rounds}" if self.rounds else str(self.round)),
-            ("phase", self.phase.lower().replace("_", " ")),
+            ("phase", self.phase.lower().replace("_", " ") + (since if running and self.phase_since else "")),
             ("waits for", ", ".join(self.waiting_for) if running else ""),
             ("without", absent if running else ""),
             ("serves", ", ".join(self.serves) if running else ""),
@@ -321,6 +325,8 @@ class StatusFile:
                 changes["round"] = event.round
             case RoundEnded() if event.repeated:
                 changes["rounds"] = status.rounds + 1
+            case RoundEnded(status="completed") | ClientRoundEnded(code=None) | SessionEnded(code=None):
+                changes["last_error"] = None
         if status.role == "data-owner" and not status.learning:
             phase = "starting" if party.connected is None else "asking" if party.connected else "waiting"
         elif party.phase is not None:

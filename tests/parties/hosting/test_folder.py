@@ -125,6 +125,7 @@ def test_status_follows_the_events_of_a_server(folder: PartyFolder) -> None:
     take(file, SessionEnded(code=None, detail="all rounds are done"))
     found = read_status(folder)
     assert (found.round, found.waiting_for) == (2, ())
+    assert found.last_error is None
 
 
 OVER = SessionEnded(code=None, detail="")
