@@ -12,6 +12,7 @@ import ctypes
 import math
 import os
 import re
+import resource
 import secrets
 import shutil
 import socket
@@ -483,9 +484,12 @@ def _running(file: PartyFile) -> bool:
     return PartyFolder(Path(file.directory)).is_held()
 
 
-def _check_memory(needed: int, what: str = "weights, images, and the longest round of a pass") -> str:
+def _check_memory(own: int, what: str = "weights, images, and the longest round of a pass") -> str:
+    """own: what a party takes beyond a process that has loaded the same libraries and read the same images, as this one
+    has."""
     available = available_memory()
-    least = f"at least {math.ceil(needed / _MEGABYTE):,} MB needed for {what}"
+    needed = own + 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    least = f"about {math.ceil(needed / _MEGABYTE):,} MB needed, {math.ceil(own / _MEGABYTE):,} of them for {what}"
     if available is None:
         raise NotReady(f"{least}; this system does not say what is available", "untested")
     room = f"{least}, {available / _MEGABYTE:,.0f} MB available"
