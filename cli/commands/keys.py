@@ -64,5 +64,24 @@ def new(
     typer.echo(f"{card}: hand it to whoever makes the roster")
 
 
+@app.command()
+def encrypt(
+    key: Annotated[Path, typer.Argument(metavar="KEY", help="Key file.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Store it without encryption again.")] = False,
+) -> None:
+    """Encrypt a key file under a passphrase, in its place; again, for another passphrase.
+
+    Whoever starts the party is asked for it. Where there is no terminal it is the credential NAME.passphrase, in the
+    folder $CREDENTIALS_DIRECTORY, where systemd puts what LoadCredential= or LoadCredentialEncrypted= names.
+
+    Exit status: 0 done; 2 wrong input.
+    """
+    from tacit.parties.links import keys as files
+
+    with complaining((files.KeyFileError, WRONG_INPUT)):
+        (files.decrypt if remove else files.encrypt)(key)
+    typer.echo(f"{key}: {'not encrypted' if remove else 'encrypted'}")
+
+
 PANEL: Final = "Between hosts"
 COMMANDS: Final = {"keys": app}

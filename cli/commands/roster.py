@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="The roster: who takes part, with which keys.")
 
 RosterFile = Annotated[Path, typer.Argument(metavar="ROSTER", help="Roster file.")]
-Cards = Annotated[list[Path], typer.Argument(metavar="CARD", help="Cards, as `tacit keys new` makes them.")]
+Cards = Annotated[
+    list[str],
+    typer.Argument(metavar="CARD", help="Lines that `tacit init` printed, files of such lines, or NAME.card."),
+]
 GroupSize = Annotated[
     int,
     typer.Option(min=0, help="Least clients in a group, whose members are in a sum all or none; 0: no groups."),
@@ -70,29 +73,38 @@ def roster() -> None:
 @app.command()
 def make(
     cards: Cards,
-    out: Annotated[Path, typer.Option(metavar="ROSTER", help="File to write.")],
+    out: Annotated[Path, typer.Option(metavar="ROSTER", help="File to write.")] = Path("roster.toml"),
     group_size: GroupSize = 0,
     operator: Operator = None,
 ) -> None:
     """Make a roster from the cards of all members; their order numbers the clients.
 
-    Give the file to every party, then compare the fingerprint with each by telephone. With --operator it has versions:
-    a later one, which `add`, `remove` and `rotate` make, is taken up between two rounds, while everybody runs.
+    Give the file, or the line, to every party, then compare the fingerprint with each by telephone. With --operator it
+    has versions: a later one, which `add`, `remove` and `rotate` make, is taken up between two rounds, while everybody
+    runs. The operator's key is made where there is none.
 
     Exit status: 0 done; 2 wrong input.
     """
-    from tacit.parties.links.roster import make_roster, write_roster
+    from tacit.parties.links.keys import generate, save_operator
+    from tacit.parties.links.roster import make_roster, roster_line, write_roster
 
     with _complaining():
-        made = make_roster(_read_cards(cards), group_size=group_size, operator=_read_key(operator))
+        members = _read_cards(cards)
+        # Looked at before there is a key.
+        make_roster(members, group_size=group_size)
+        if operator is not None and operator.suffix == ".key" and not operator.exists():
+            operator.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            typer.echo(f"{save_operator(generate(operator.stem), operator.parent)}: keep it, and show it to nobody")
+        made = make_roster(members, group_size=group_size, operator=_read_key(operator))
         write_roster(made, out)
     _tell(out, made)
+    typer.echo(roster_line(made))
 
 
 @app.command()
 def add(
     roster: RosterFile,
-    cards: Annotated[list[Path] | None, typer.Argument(metavar="CARD", help="Cards of newcomers.")] = None,
+    cards: Annotated[list[str] | None, typer.Argument(metavar="CARD", help="Cards of newcomers, or lines.")] = None,
     group_size: GroupSize = 0,
     operator: Operator = None,
 ) -> None:
@@ -106,7 +118,7 @@ def add(
     from tacit.parties.links.roster import with_members
 
     def change(found: Roster) -> Roster:
-        return with_members(found, _read_cards(cards or []), group_size=group_size, operator=_read_key(operator))
+        return with_members(found, _read_cards(cards or ()), group_size=group_size, operator=_read_key(operator))
 
     _change(roster, change)
 
@@ -129,7 +141,7 @@ def remove(
 @app.command()
 def rotate(
     roster: RosterFile,
-    card: Annotated[Path, typer.Argument(metavar="CARD", help="The member's new card.")],
+    card: Annotated[str, typer.Argument(metavar="CARD", help="The member's new card, or its line.")],
     operator: Operator = None,
 ) -> None:
     """Give a member other keys, by its new card. The clients of its group will ask their owners.
@@ -198,7 +210,7 @@ def check(
             if path.suffix == ".key":
                 check_own(found, load(path), where=str(roster))
             else:
-                (card,) = _read_cards([path])
+                (card,) = _read_cards([str(path)])
                 check_card(found, card, where=str(roster))
         if fingerprint is not None and "".join(fingerprint.split()) != found.fingerprint.replace(" ", ""):
             raise RosterFileError(
@@ -212,7 +224,7 @@ def _complaining() -> AbstractContextManager[None]:
     from tacit.parties.links.keys import KeyFileError
     from tacit.parties.links.roster import RosterFileError
 
-    return complaining(((ValueError, LookupError, KeyFileError, RosterFileError), WRONG_INPUT))
+    return complaining(((ValueError, LookupError, OSError, KeyFileError, RosterFileError), WRONG_INPUT))
 
 
 def _change(path: Path, change: Callable[[Roster], Roster]) -> None:
@@ -231,10 +243,17 @@ def _read_key(path: Path | None) -> PartyKeys | None:
     return None if path is None else load(path)
 
 
-def _read_cards(paths: list[Path]) -> list[Member]:
-    from tacit.parties.links.keys import load_card
+def _read_cards(given: Sequence[str]) -> list[Member]:
+    """The cards of files and of lines."""
+    from tacit.parties.links.keys import CARD_LINE, load_card, read_card_lines
 
-    return [load_card(path) for path in paths]
+    cards: list[Member] = []
+    for one in given:
+        text, path = one, Path(one)
+        if CARD_LINE not in one:
+            text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        cards += read_card_lines(text) if CARD_LINE in text else [load_card(path)]
+    return cards
 
 
 def _tell(path: Path, roster: Roster) -> None:

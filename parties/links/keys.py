@@ -2,20 +2,32 @@
 
 `NAME.key` holds everything and stays with its owner; it is created for the owner alone and never overwritten.
 `NAME.card` is for whoever makes the roster: name, role and public keys, signed with the key that they name, so that
-nobody else can put another name, role or link key to it. Both are TOML, bytes in Z85 (ZeroMQ RFC 32).
+nobody else can put another name, role or link key to it. Both are TOML, bytes in Z85 (ZeroMQ RFC 32). A card is also a
+line to be pasted, in base64, which mail and shells leave alone.
+
+A key file may be encrypted, its secrets by ChaCha20-Poly1305 under a key that scrypt makes of a passphrase. That comes
+from the file NAME.passphrase in $CREDENTIALS_DIRECTORY, where systemd puts credentials, or is asked for at a terminal.
 """
 
+import getpass
 import os
+import re
 import stat
 import struct
+import sys
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from zmq.utils import z85
 
-from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.models.file_system import replace_file
+from tacit.protocol.core.errors import RemoteProtocolError, printable
 from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label, SigningKey, verify
 from tacit.protocol.core.roster import Member, Role, new_keys
 from tacit.protocol.core.roster import PartyKeys as PartyKeys
@@ -99,15 +111,19 @@ def _public_lines(keys: PartyKeys) -> str:
 
 
 def _save_secret(keys: PartyKeys, path: Path) -> None:
+    _create(path, _secret_text(keys), mode=0o600)
+
+
+def _secret_text(keys: PartyKeys) -> str:
     secret = f'curve_secret = "{encode_key(keys.curve_secret)}"\nsigning_secret = "{encode_key(keys.signing_secret)}"\n'
-    title = f'# Private keys: never leave this host.\nname = "{keys.name}"\n'
-    _create(path, title + _public_lines(keys) + secret, mode=0o600)
+    return f'# Private keys: never leave this host.\nname = "{keys.name}"\n{_public_lines(keys)}{secret}'
 
 
 def load(path: Path) -> PartyKeys:
     """Read a `.key` file.
 
-    Raises KeyFileError when the file is missing, open to others than its owner, malformed, or its keys do not match.
+    Raises KeyFileError when the file is missing, open to others than its owner, malformed, or its keys do not match;
+    where it is encrypted, also when there is no passphrase, or another one.
     """
     try:
         with path.open("rb") as file:
@@ -127,12 +143,18 @@ def load(path: Path) -> PartyKeys:
     # `from None`: the cause could quote the file, and with it a secret.
     try:
         entry = msgspec.toml.decode(content.removeprefix(BOM_UTF8), type=_KeyFile)
+        curve_public, signing_public = decode_key(entry.curve), decode_key(entry.signing)
+        if entry.sealed:
+            sealed, salt = _decode(entry.sealed, _SEALED_BYTES), decode_key(entry.scrypt)
+            secrets = _unseal(path, entry, sealed, salt)
+        else:
+            secrets = decode_key(entry.curve_secret) + decode_key(entry.signing_secret)
         return PartyKeys(
             name=entry.name,
-            curve_public=decode_key(entry.curve),
-            curve_secret=decode_key(entry.curve_secret),
-            signing_public=decode_key(entry.signing),
-            signing_secret=decode_key(entry.signing_secret),
+            curve_public=curve_public,
+            curve_secret=secrets[:KEY_BYTES],
+            signing_public=signing_public,
+            signing_secret=secrets[KEY_BYTES:],
         )
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise KeyFileError(f"{path}: not a key file; restore it from a backup or make new keys") from None
@@ -140,17 +162,94 @@ def load(path: Path) -> PartyKeys:
         raise KeyFileError(f"{path}: {error}; restore it from a backup or make new keys") from None
 
 
+_SEALED_BYTES: Final = 12 + 2 * KEY_BYTES + 16
+"""Nonce, both secret keys, and the tag of ChaCha20-Poly1305 (RFC 8439)."""
+_passphrases: dict[str, str] = {}
+"""Those that this process has asked for, by the name of the party."""
+
+
+def encrypt(path: Path) -> None:
+    """Write a key file again, encrypted under a passphrase that is asked for; an encrypted one under another. Raises
+    KeyFileError as `load` does, and if there is no passphrase."""
+    keys = load(path)
+    _passphrases.pop(keys.name, None)
+    passphrase = _passphrase(keys.name, path, new=True)
+    salt, nonce, secrets = os.urandom(KEY_BYTES), os.urandom(12), keys.curve_secret + keys.signing_secret
+    sealed = nonce + ChaCha20Poly1305(_stretched(passphrase, salt)).encrypt(nonce, secrets, _public(keys))
+    title = f'# Private keys, encrypted: never leave this host.\nname = "{keys.name}"\n{_public_lines(keys)}'
+    _rewrite(path, f'{title}scrypt = "{encode_key(salt)}"\nsealed = "{_z85(sealed)}"\n')
+    _passphrases[keys.name] = passphrase
+
+
+def decrypt(path: Path) -> None:
+    """Write an encrypted key file again without encryption. Raises KeyFileError as `load` does."""
+    _rewrite(path, _secret_text(load(path)))
+
+
+def _rewrite(path: Path, text: str) -> None:
+    try:
+        replace_file(path, text.encode("ascii"))
+        path.chmod(0o600)
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _unseal(path: Path, entry: "_KeyFile", sealed: bytes, salt: bytes) -> bytes:
+    passphrase = _passphrases.get(entry.name) or _passphrase(entry.name, path)
+    public = _public_bytes(entry.name, decode_key(entry.curve), decode_key(entry.signing))
+    try:
+        secrets = ChaCha20Poly1305(_stretched(passphrase, salt)).decrypt(sealed[:12], sealed[12:], public)
+    except InvalidTag:
+        raise KeyFileError(
+            f"{path}: this is not its passphrase, or the file is damaged: try again, or restore it from a backup"
+        ) from None
+    _passphrases[entry.name] = passphrase
+    return secrets
+
+
+def _passphrase(name: str, path: Path, *, new: bool = False) -> str:
+    """The passphrase of a key file, from systemd or from the keyboard. KeyFileError."""
+    if folder := os.environ.get("CREDENTIALS_DIRECTORY"):
+        try:
+            found = (Path(folder) / f"{name}.passphrase").read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError):
+            found = ""
+        if found:
+            return found
+    if not sys.stdin.isatty():
+        raise KeyFileError(
+            f"{path}: it needs a passphrase: start the command at a terminal, or give it the credential "
+            f"{name}.passphrase (LoadCredential= of systemd)"
+        )
+    found = getpass.getpass(f"{'new ' if new else ''}passphrase of {name}: ")
+    if not found or (new and getpass.getpass("once more: ") != found):
+        raise KeyFileError(f"{path}: no passphrase, or two that differ: try again")
+    return found
+
+
+def _stretched(passphrase: str, salt: bytes) -> bytes:
+    """The key of a passphrase. 128 MiB and a third of a second: the first of OWASP's parameters for scrypt."""
+    return Scrypt(salt=salt, length=KEY_BYTES, n=1 << 17, r=8, p=1).derive(passphrase.encode())
+
+
+def _public(keys: PartyKeys) -> bytes:
+    return _public_bytes(keys.name, keys.curve_public, keys.signing_public)
+
+
+def _public_bytes(name: str, curve: bytes, signing: bytes) -> bytes:
+    return b"tacit/1 key file" + curve + signing + name.encode()
+
+
 def load_card(path: Path) -> Member:
     """Read a `.card` file. Raises KeyFileError when it is missing, malformed, or not signed with the key it names."""
+    return _read_card(path)[0]
+
+
+def _read_card(path: Path) -> tuple[Member, bytes]:
     try:
         entry = msgspec.toml.decode(path.read_bytes().removeprefix(BOM_UTF8), type=_CardFile)
-        member = Member(
-            name=entry.name,
-            role=entry.role,
-            curve_public=decode_key(entry.curve),
-            signing_public=decode_key(entry.signing),
-        )
-        verify(member.signing_public, _decode(entry.signature, SIGNATURE_BYTES), KeysLabel.CARD, *_signed(member))
+        signature = _decode(entry.signature, SIGNATURE_BYTES)
+        return _verified(entry.name, entry.role, decode_key(entry.curve), decode_key(entry.signing), signature)
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from error
     except RemoteProtocolError:
@@ -159,7 +258,45 @@ def load_card(path: Path) -> Member:
         ) from None
     except (ValueError, msgspec.DecodeError) as error:
         raise KeyFileError(f"{path}: not a card: {error}; ask its owner for NAME.card") from error
-    return member
+
+
+def _verified(name: str, role: Role, curve: bytes, signing: bytes, signature: bytes) -> tuple[Member, bytes]:
+    """ValueError for what is no member, RemoteProtocolError for what it did not sign."""
+    member = Member(name=name, role=role, curve_public=curve, signing_public=signing)
+    verify(member.signing_public, signature, KeysLabel.CARD, *_signed(member))
+    return member, signature
+
+
+CARD_LINE: Final = "tacit-card:"
+_LINE: Final = re.compile(CARD_LINE + r"(?P<role>[a-z-]+):(?P<name>[a-z0-9-]+):(?P<keys>[A-Za-z0-9_-]{171})")
+
+
+def card_line(path: Path) -> str:
+    """A `.card` file as one line. KeyFileError as of `load_card`."""
+    member, signature = _read_card(path)
+    keys = urlsafe_b64encode(member.curve_public + member.signing_public + signature).decode("ascii").rstrip("=")
+    return f"{CARD_LINE}{member.role}:{member.name}:{keys}"
+
+
+def read_card_lines(text: str) -> list[Member]:
+    """The cards of pasted lines, which a mail may have wrapped or quoted. KeyFileError for anything else."""
+    joined = re.sub(r"[\s>]+", "", text)
+    damaged = _LINE.sub("", joined)
+    cards = []
+    for found in _LINE.finditer(joined):
+        keys = urlsafe_b64decode(found["keys"] + "=")
+        curve, signing, signature = keys[:KEY_BYTES], keys[KEY_BYTES : 2 * KEY_BYTES], keys[2 * KEY_BYTES :]
+        try:
+            role = msgspec.convert(found["role"], Role)
+            cards.append(_verified(found["name"], role, curve, signing, signature)[0])
+        except (ValueError, msgspec.ValidationError, RemoteProtocolError):
+            damaged = damaged or found.group()
+    if damaged or not cards:
+        raise KeyFileError(
+            f"{printable(damaged[:48])!r} is no card, or one that was damaged on its way: paste the whole line that "
+            "`tacit init` printed, or give NAME.card"
+        )
+    return cards
 
 
 def encode_key(key: bytes) -> str:
@@ -214,8 +351,11 @@ class _CardFile(_PublicKeys, forbid_unknown_fields=True):
 
 
 class _KeyFile(_PublicKeys, forbid_unknown_fields=True):
-    curve_secret: str
-    signing_secret: str
+    curve_secret: str = ""
+    signing_secret: str = ""
+    scrypt: str = ""
+    """Salt, where the secrets are encrypted."""
+    sealed: str = ""
 
 
 def _create(path: Path, text: str, *, mode: int) -> None:

@@ -9,6 +9,9 @@ of the first one over a second channel. Those after it are signed.
 """
 
 import os
+import re
+import zlib
+from base64 import b64decode, urlsafe_b64encode
 from codecs import BOM_UTF8
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -147,14 +150,22 @@ def check_own(roster: Roster, keys: PartyKeys, role: Role | None = None, *, wher
 def write_roster(roster: Roster, path: Path, *, replace: bool = False) -> None:
     """Write a roster file, whole or not at all. Raises RosterFileError when it exists already and is not to be
     replaced, or cannot be written."""
+    if path.exists() and not replace:
+        raise RosterFileError(f"{path}: exists already; move it away, its hash may be in use")
+    try:
+        replace_file(path, _text(roster))
+        path.chmod(0o644)
+    except OSError as error:
+        raise RosterFileError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _text(roster: Roster) -> bytes:
     tables = [
         f'[[member]]\nname = "{member.name}"\nrole = "{member.role}"\n'
         f'curve = "{encode_key(member.curve_public)}"\nsigning = "{encode_key(member.signing_public)}"\n'
         + (f"group = {member.group}\n" if member.group else "")
         for member in roster.members
     ]
-    if path.exists() and not replace:
-        raise RosterFileError(f"{path}: exists already; move it away, its hash may be in use")
     if roster.operator:
         tables.insert(
             0,
@@ -162,24 +173,52 @@ def write_roster(roster: Roster, path: Path, *, replace: bool = False) -> None:
             f'lineage = "{encode_key(roster.lineage)}"\n'
             f'signature = "{encode_signature(roster.signature)}"\n',
         )
+    return "\n".join(tables).encode("ascii")
+
+
+ROSTER_LINE: Final = "tacit-roster:"
+_LARGEST: Final = 1 << 24
+"""Bytes of a roster file that comes as a line; one of 10,000 members has a tenth of it."""
+
+
+def roster_line(roster: Roster) -> str:
+    """The file of a roster as one line, to be pasted."""
+    return ROSTER_LINE + urlsafe_b64encode(zlib.compress(_text(roster), 9)).decode("ascii").rstrip("=")
+
+
+def given_roster(given: str) -> Roster:
+    """The roster of such a line, which a mail may have wrapped or quoted, or of the file of this name. RosterFileError
+    as of `read_roster`, and for a line that is damaged."""
+    joined = re.sub(r"[\s>]+", "", given)
+    if not joined.startswith(ROSTER_LINE):
+        return read_roster(Path(given))
+    coded = joined.removeprefix(ROSTER_LINE)
+    unpack = zlib.decompressobj()
     try:
-        replace_file(path, "\n".join(tables).encode("ascii"))
-        path.chmod(0o644)
-    except OSError as error:
-        raise RosterFileError(f"{path}: cannot be written: {error.strerror}") from error
+        content = unpack.decompress(b64decode(coded + "=" * (-len(coded) % 4), b"-_", validate=True), _LARGEST)
+    except (ValueError, zlib.error):
+        content = b""
+    if not unpack.eof or unpack.unused_data:
+        raise RosterFileError(
+            f"the line of the roster was damaged on its way ({len(coded)} characters): paste the whole line that "
+            "`tacit roster make` printed, or give its file"
+        )
+    return _decoded(content, "the line of the roster")
 
 
 def read_roster(path: Path) -> Roster:
     """Read and check a roster file. Raises RosterFileError with the file, the member and the key at fault."""
     try:
-        file = msgspec.toml.decode(path.read_bytes().removeprefix(BOM_UTF8), type=_RosterFile)
+        return _decoded(path.read_bytes(), str(path))
     except FileNotFoundError as error:
         raise RosterFileError(f"{path}: no such file; ask the operator of the server for the roster") from error
     except OSError as error:
         raise RosterFileError(f"{path}: cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RosterFileError(f"{path}: {error}") from error
+
+
+def _decoded(content: bytes, where: str) -> Roster:
     try:
+        file = msgspec.toml.decode(content.removeprefix(BOM_UTF8), type=_RosterFile)
         return Roster(
             tuple(_member(entry) for entry in file.member),
             file.version,
@@ -187,8 +226,8 @@ def read_roster(path: Path) -> Roster:
             decode_signature(file.signature) if file.signature else b"",
             decode_key(file.lineage) if file.lineage else b"",
         )
-    except ValueError as error:
-        raise RosterFileError(f"{path}: {error}") from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise RosterFileError(f"{where}: {error}") from error
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):

@@ -15,7 +15,9 @@ from tacit.parties.links.keys import (
     PartyKeys,
     check_node,
     decode_key,
+    decrypt,
     encode_key,
+    encrypt,
     generate,
     load,
     load_card,
@@ -106,6 +108,68 @@ def test_file_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
     path, _ = save(generate("a"), tmp_path, role="client")
     path.chmod(mode)
     with pytest.raises(KeyFileError, match=f"mode {mode:o}.*run: chmod 600 {path}"):
+        load(path)
+
+
+@pytest.fixture
+def credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A passphrase as systemd gives it, for a party that was not asked for one before."""
+    (tmp_path / "credentials").mkdir()
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "credentials"))
+    monkeypatch.setattr("tacit.parties.links.keys._passphrases", {})
+    path = tmp_path / "credentials" / "a.passphrase"
+    path.write_text("correct horse\n")
+    return path
+
+
+def test_an_encrypted_file_has_no_secret_and_the_same_keys(
+    tmp_path: Path, credential: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = generate("a")
+    path, _ = save(keys, tmp_path, role="client")
+    plain = path.read_bytes()
+    encrypt(path)
+    content = path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert not any(encode_key(secret) in content for secret in (keys.curve_secret, keys.signing_secret))
+    monkeypatch.setattr("tacit.parties.links.keys._passphrases", {})
+    assert load(path) == keys
+    # Not asked for again in this process.
+    credential.unlink()
+    assert load(path) == keys
+    decrypt(path)
+    assert path.read_bytes() == plain
+
+
+@pytest.mark.parametrize("damage", ["passphrase", "name", "curve", "signing", "scrypt", "sealed"])
+def test_an_encrypted_file_that_is_damaged_or_of_another_passphrase(
+    tmp_path: Path, credential: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = save(generate("a"), tmp_path, role="client")
+    encrypt(path)
+    monkeypatch.setattr("tacit.parties.links.keys._passphrases", {})
+    if damage == "passphrase":
+        credential.write_text("correct horses")
+    else:
+        other, _ = save(generate("a"), credential.parent, role="client")
+        encrypt(other)
+        (changed,) = (one for one in other.read_text().splitlines(keepends=True) if one.startswith(f"{damage} ="))
+        if damage == "name":
+            changed, _ = 'name = "b"\n', credential.rename(credential.with_name("b.passphrase"))
+        path.write_text(line_of(damage)(path.read_text()) + changed)
+        monkeypatch.setattr("tacit.parties.links.keys._passphrases", {})
+    with pytest.raises(KeyFileError, match=r"a\.key: this is not its passphrase, or the file is damaged: try again"):
+        load(path)
+
+
+def test_an_encrypted_file_without_anybody_to_ask(
+    tmp_path: Path, credential: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = save(generate("a"), tmp_path, role="client")
+    encrypt(path)
+    monkeypatch.setattr("tacit.parties.links.keys._passphrases", {})
+    credential.unlink()
+    with pytest.raises(KeyFileError, match=r"start the command at a terminal, or give it the credential a\.passphrase"):
         load(path)
 
 
