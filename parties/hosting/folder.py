@@ -26,13 +26,14 @@ import msgspec
 
 from tacit.models.file_system import FILES
 from tacit.parties.adaptation.events import SumsResumed
-from tacit.parties.hosting.party_file import Kind, LogConfiguration, PartyFile, read_party
+from tacit.parties.hosting.party_file import Kind, LogConfiguration, PartyFile, check_addresses, read_party
 from tacit.parties.inference.events import ImagesRead
 from tacit.parties.links.endpoint import EndpointError
-from tacit.parties.links.keys import KeyFileError, PartyKeys, load
-from tacit.parties.links.roster import RosterFileError, check_own, read_roster
+from tacit.parties.links.keys import KeyFileError, PartyKeys, card_line, generate, load, save
+from tacit.parties.links.roster import RosterFileError, check_own, given_roster, read_roster, write_roster
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, check_release, mark_release
 from tacit.parties.runs.events import RunOpened
+from tacit.parties.runs.experiment import literal
 from tacit.parties.runs.results import Result
 from tacit.parties.runs.state import Line, RunState
 from tacit.parties.session.event_log import EventLogError, Tell
@@ -48,7 +49,7 @@ from tacit.parties.session.events import (
 )
 from tacit.parties.session.journal import JournalError
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.roster import Roster
+from tacit.protocol.core.roster import Role, Roster
 
 
 def available_memory() -> int | None:
@@ -416,6 +417,57 @@ def open_party(kind: type[Kind], path: Path) -> OpenedParty[Kind]:
     folder = PartyFolder(Path(file.directory))
     folder.check()
     return OpenedParty(file, keys, roster, folder)
+
+
+PARTY_FILE: Final = "party.toml"
+"""What the folder of `tacit init` calls the file of its party."""
+
+
+def begin_folder(folder: Path, name: str, role: Role, *, address: str, images: str) -> str:
+    """Make the folder of a server or client: its keys and its party file. Returns its card as one line.
+
+    address: where it listens, or where its server is, with or without tcp://; images: "" for none. ValueError and
+    KeyFileError for what cannot be, or is there already, before anything is written; OSError.
+    """
+    if (path := folder / PARTY_FILE).exists():
+        raise ValueError(f"{path} is there already, and is never overwritten: use another folder, or move it away")
+    key, keys = "bind" if role == "server" else "connect", generate(name)
+    address = address if "://" in address else f"tcp://{address}"
+    check_addresses(**{key: address})
+    known = images == "digits" or not images
+    if not known and not (Path(images).is_dir() or Path(images).suffix == ".npz"):
+        raise ValueError(
+            f"images {images!r}: name a folder with a folder of images for each class, an .npz file, or "
+            '"digits"; the party file takes more'
+        )
+    if not known and not Path(images).exists():
+        raise ValueError(f"images {images!r}: no such file or folder")
+    lines = {"role": role, "key": f"{name}.key", key: address}
+    data = (
+        {"source": "folder", "directory": os.path.abspath(images)}
+        if Path(images).is_dir()
+        else {"source": images if known else os.path.abspath(images)}
+    )
+    text = "".join(f"{name} = {literal(value, None)}\n" for name, value in lines.items())
+    if images:
+        text += "\n[data]\n" + "".join(f"{name} = {literal(value, None)}\n" for name, value in data.items())
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _, card = save(keys, folder, role=role)
+    path.write_text(f"# What more there is: tacit config --party {role}\n{text}", encoding="utf-8")
+    return card_line(card)
+
+
+def take_roster(file: PartyFile, given: str) -> None:
+    """Put the roster of `given_roster` where the party has its own; ValueError if another one is there, or if the party
+    is not in it. Raises as `open_party` does."""
+    roster, path = given_roster(given), Path(file.roster)
+    check_own(roster, load(Path(file.key)), file.enrolled, where="the roster that is given")
+    if path.exists() and (held := read_roster(path)).hash != roster.hash:
+        raise ValueError(
+            f"{path}: another roster is there already, with the fingerprint {held.fingerprint}: leave out --roster to "
+            "go on with it, or move it away"
+        )
+    write_roster(roster, path, replace=True)
 
 
 @contextmanager

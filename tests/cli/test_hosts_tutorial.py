@@ -68,6 +68,9 @@ class Hosts:
             while self.together:
                 said += self._check(self.together.pop(0))
             said += self._check(self._start(commands, host))
+            # What people send each other as lines.
+            self._environment["CARDS"] = "\n".join(re.findall("^tacit-card:.*$", said, re.M))
+            self._environment["ROSTER"] = "".join(re.findall("^tacit-roster:.*$", said, re.M)[-1:])
         return said
 
     def stop(self, number: signal.Signals) -> list[int]:
@@ -109,10 +112,11 @@ def test_the_commands_of_the_tutorial(hosts: Hosts) -> None:
     for other in (INFERENCE, ADAPTATION, PREDICTION):
         text = other.sub("", text)
     said = hosts.play(text)
-    first, later = fingerprints(said)[:3], fingerprints(said)[3:]
-    assert (len(set(first)), len(set(later)), len(later)) == (1, 3, 3)
-    assert first[0] not in later
-    names = {"ward-a", "ward-b", "ward-c"}
+    (first, *later), shown = fingerprints(said), re.findall(r"roster (\d{5}(?: \d{5}){7})$", said, re.M)
+    assert (len(set(later)), len(later)) == (3, 3)
+    assert first not in later
+    assert shown == 4 * [first]
+    names = {"ward-a", "ward-b", "ward-c", "ward-d"}
     assert {path.parent.parent.name for path in hosts.path.glob("*/client/party.toml")} == names
     for host in names:
         assert {path.name for path in (hosts.path / host).rglob("*.key")} <= {f"{host}.key", "server.key", "office.key"}
@@ -154,3 +158,12 @@ def test_the_commands_of_an_adaptation_and_of_its_predictions(hosts: Hosts) -> N
     assert answers["weights"] == learned["weights"]
     assert "360 images; the adapters after round 2 are known" in said
     assert hosts.stop(signal.SIGTERM) == [130, 130]
+
+
+def test_a_first_round_takes_eight_commands_and_one_file() -> None:
+    section = re.search(r"^## The first round$.*?(?=^Afterwards, or meanwhile:$)", PAGE.read_text("utf-8"), re.M | re.S)
+    assert section is not None
+    text = "".join(block["commands"] for block in BLOCK.finditer(section[0]))
+    written = re.findall(r"^cat > .*?^EOF$\n", text, re.M | re.S)
+    assert len(written) == 1
+    assert len(text.replace(written[0], "").splitlines()) <= 8
