@@ -13,6 +13,7 @@ message both, so the count of links that have said something is exact.
 """
 
 import asyncio
+import os
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -302,8 +303,13 @@ class ServerEndpoint(Endpoint):
         if peers is None:
             peers = [member.name for member in roster.members if member.name != keys.name]
         endpoint = cls(address, keys, roster, limits or _LIMITS, peers, tokens)
+        # A Unix socket is its user's alone, so that nobody goes around the relay before it, which limits sources.
+        former = os.umask(0o177)
         try:
-            endpoint._socket.bind(address)
+            try:
+                endpoint._socket.bind(address)
+            finally:
+                os.umask(former)
         except zmq.ZMQError as error:
             await endpoint.close()
             try:
