@@ -135,7 +135,13 @@ def _check(file: PartyFile, experiment: Path | None) -> None:
         chosen = None if experiment is None else load(experiment, numbered=False)
         from tacit.parties.hosting.preflight import preflight
 
-        wrong = [one for one in preflight(file, chosen) if one.state in ("wrong", "warning")]
+        wrong = []
+        for one in preflight(file, chosen):
+            if one.state in ("wrong", "warning"):
+                wrong.append(one)
+            if one.check == "training":
+                # What follows is of the server, for which a client waits.
+                break
     for one in wrong:
         output.say(console, f"{one.check} {one.state}: {one.detail}", style="yellow")
     if any(one.state == "wrong" for one in wrong):

@@ -72,7 +72,7 @@ from tacit.parties.inference.private_model import AskedModel, OwnedModel
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.policy import ProposedTask
 from tacit.parties.learning.task import class_digest, configure
-from tacit.parties.links.client_endpoint import ClientEndpoint, CopyError, NotAdmittedError
+from tacit.parties.links.client_endpoint import ClientEndpoint, CopyError, NotAdmittedError, UnreachableError
 from tacit.parties.links.endpoint import IPC, EndpointError, Received, host_of, resolve
 from tacit.parties.links.keys import PartyKeys, generate, load
 from tacit.parties.links.roster import check_own, read_roster
@@ -182,9 +182,15 @@ async def probe(
     except NotAdmittedError:
         yield accepts, ()
         raise
-    except EndpointError:
+    except EndpointError as error:
         greeting = await _greeting(peer, address, seconds)
         yield accepts, ()
+        if isinstance(error, UnreachableError) and greeting[12:17] == b"CURVE":
+            raise NotReady(
+                f"what listens at {address} has not answered in {seconds:g} s: the {peer.what} is busy, or starts; "
+                "try again",
+                "untested",
+            ) from None
         raise NotReady(why_no_link(peer, address, member, greeting)) from None
     async with endpoint:
         yield accepts, ()

@@ -116,7 +116,9 @@ class OtherReleaseError(RunDirectoryError, ValueError):
     """Another release wrote the state in a folder; the message names both, and says what to do."""
 
 
-STATE_RELEASE: Final = "0.3.0"
+READABLE: Final = ("0.3.0",)
+"""Releases whose state this one reads and goes on with. tests/upgrade has state of each."""
+STATE_RELEASE: Final = READABLE[-1]
 """The first release whose state is as that of this one. It rises when a file of a run or of a party changes."""
 _RELEASE = "release"
 """File that says it, in every folder with state since 0.3.0."""
@@ -136,9 +138,9 @@ def check_release(folder: Path) -> None:
         found = "0.2.0"
     except OSError as error:
         raise OtherReleaseError(f"{folder / _RELEASE} cannot be read: {error.strerror}; make it readable") from None
-    if found != STATE_RELEASE:
+    if found not in READABLE:
         raise OtherReleaseError(
-            f"{folder} was written by release {printable(found)}, and this one reads state of {STATE_RELEASE} on: "
+            f"{folder} was written by release {printable(found)}, and this one reads state of {READABLE[0]} on: "
             "move it away, and make it anew"
         )
 
