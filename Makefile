@@ -21,7 +21,7 @@ CHECKED := tests/test_layers.py tests/test_generated_documents.py
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test smoke end-to-end network all soak real ckks flower exhaustive audit fuzz fuzz-minute mutants check format docs site vectors bench wheel resolve sign-versions clean
+.PHONY: help setup demo test smoke end-to-end network all soak real ckks flower exhaustive audit fuzz fuzz-minute mutants image check format docs site vectors bench wheel resolve sign-versions clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -130,6 +130,11 @@ wheel: setup ## build the wheel, install it by pip in an environment of its own,
 	$(ALONE)/python -m pytest -q -n $(WORKERS) $(SPREAD) --timeout $(LONGEST_TEST) -m "not exhaustive and not end_to_end and not real" \
 	    tests/cli/test_without_crypten.py tests/cli/test_schema.py tests/secagg tests/protocol/core \
 	    $(addprefix tests/protocol/sum/test_,dropouts.py graphs.py groups.py unmasking.py) tests/protocol/session/test_rounds.py
+
+image: ## build the image and run compose.yaml; without a container engine, run their steps (minutes); TORCH_INDEX=... for torch
+	rm -rf build
+	$(PYTHON) tests/image.py $(if $(filter undefined,$(origin TORCH_INDEX)),,"$(TORCH_INDEX)")
+	rm -rf build *.egg-info
 
 # Pythons that pyproject.toml is resolved for, with wheels for everything; the suite runs on the first.
 PYTHONS := 3.11 3.12 3.13
