@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 PartyToml = Annotated[
     Path, typer.Argument(metavar="PARTY.toml", help="The party's file; `tacit config --party` prints one.")
 ]
+MetricsPlace = Annotated[
+    str | None,
+    typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics and /healthz; :8080 for this host alone."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")]
 
 
@@ -46,12 +50,32 @@ def _mendable(*wrong_input: type[Exception]) -> Iterator[None]:
         yield
 
 
-def _run(party: OpenedParty[Any], show: Callable[[Event], None], hooks: Hooks | None = None) -> PartyOutcome:
-    """Run a party until it ends by itself, or Ctrl-C and SIGTERM end it."""
+def _run(
+    party: OpenedParty[Any], show: Callable[[Event], None], hooks: Hooks | None = None, metrics: str | None = None
+) -> PartyOutcome:
+    """Run a party until it ends by itself, or Ctrl-C and SIGTERM end it. metrics: where to serve its own, if anywhere.
+    DashboardError, a ValueError, if that cannot be."""
     from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.running import run_party
 
-    return asyncio.run(interruptible(run_party(party, show=show, hooks=hooks)))
+    if metrics is None:
+        return asyncio.run(interruptible(run_party(party, show=show, hooks=hooks)))
+    from tacit.parties.hosting.folder import Status, read_status
+    from tacit.simulate.dashboard.metrics import PARTY_MEASURES, Metrics
+    from tacit.simulate.dashboard.server import MetricsPage, listening
+
+    # Its folder has no status before it runs for the first time.
+    first = Status(name=party.name, role=party.file.role, process=0, since=0.0)
+    found = Metrics(lambda: read_status(party.folder) if party.folder.status.exists() else first, PARTY_MEASURES)
+    with listening(metrics) as listener, MetricsPage(listener, found, token=_token(party)) as page:
+        elsewhere = "" if listener.place.loopback else f", with the token in {_token(party)}"
+        output.say(output.screen(), f"metrics at {page.link}{elsewhere}")
+        return asyncio.run(interruptible(run_party(party, show=show, hooks=hooks)))
+
+
+def _token(party: OpenedParty[Any]) -> Path:
+    """File of the token without which nobody elsewhere reads the pages of this party."""
+    return party.folder.path / "page-token"
 
 
 def _failed(ended: Ended) -> typer.Exit:
@@ -93,7 +117,7 @@ def server(
     from tacit.parties.runs.experiment import check_factories, load
     from tacit.parties.runs.reading import recorded
     from tacit.parties.runs.summary import Summary
-    from tacit.simulate.dashboard.server import DashboardError, listening
+    from tacit.simulate.dashboard.server import listening
     from tacit.simulate.report.page import write_report
 
     screen: Screen | None = None
@@ -111,7 +135,8 @@ def server(
                 from tacit.simulate.dashboard.server import Dashboard
 
                 earlier = recorded(run.path / "events")
-                browser = stack.enter_context(Dashboard(listener, running, earlier, one_machine=False))
+                token = _token(opened)
+                browser = stack.enter_context(Dashboard(listener, running, earlier, one_machine=False, token=token))
                 # Also with --quiet: nobody else knows the token.
                 output.say(output.screen(), f"live at {browser.link}")
             return
@@ -120,7 +145,7 @@ def server(
         if browser is not None:
             browser.take(event)
 
-    with _mendable(DashboardError), ExitStack() as stack:
+    with _mendable(), ExitStack() as stack:
         opened = open_party(ServerFile, party)
         chosen = None if experiment is None else load(experiment, numbered=False)
         if chosen is not None:
@@ -158,6 +183,7 @@ def client(
             "the group first.",
         ),
     ] = None,
+    metrics: MetricsPlace = None,
     quiet: Quiet = False,
 ) -> None:
     """Take part in a federation with this host's own images, which stay here.
@@ -184,7 +210,7 @@ def client(
         hooks = ClientHooks()
         digits = "".join((accept_groups or "").split())
         hooks.stay, hooks.accepted_groups = stay, " ".join(re.findall(".{5}", digits))
-        ended = _run(opened, output.party_screen(console), hooks).ended
+        ended = _run(opened, output.party_screen(console), hooks, metrics).ended
     if ended.code is not None:
         raise _failed(ended)
     output.say(console, ended.detail)
@@ -208,7 +234,7 @@ def status(
     raise typer.Exit(0 if found.running else output.FAILED)
 
 
-def dealer(party: PartyToml, quiet: Quiet = False) -> None:
+def dealer(party: PartyToml, metrics: MetricsPlace = None, quiet: Quiet = False) -> None:
     """Deal the correlated randomness of private inference, until it is stopped.
 
     It sees neither weights nor images; killed and started again, it deals fresh ones. With \\[adaptation] in its file
@@ -227,13 +253,14 @@ def dealer(party: PartyToml, quiet: Quiet = False) -> None:
         opened = open_party(DealerFile, party)
         _say_who(console, opened.roster.fingerprint, opened.file.advertise)
         sums = opened.file.adaptation is not None
-        ended = _run(opened, output.party_screen(console, server=opened.name if sums else None)).ended
+        screen = output.party_screen(console, server=opened.name if sums else None)
+        ended = _run(opened, screen, metrics=metrics).ended
     if ended.code is not None:
         raise output.failure(f"the rounds ended early: {ended.detail}", output.ABORTED)
     output.say(console, f"the rounds are over: {ended.detail}")
 
 
-def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
+def model_owner(party: PartyToml, metrics: MetricsPlace = None, quiet: Quiet = False) -> None:
     """Let data owners ask a model about images that only they see, until it is stopped. Nobody else sees the model.
 
     Killed and started again, it goes on: data owners ask once more for the pass that was lost. With \\[adaptation] in
@@ -249,7 +276,7 @@ def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
     with _mendable():
         opened = open_party(ModelOwnerFile, party)
         _say_who(console, opened.roster.fingerprint, opened.file.advertise)
-        _run(opened, output.party_screen(console))
+        _run(opened, output.party_screen(console), metrics=metrics)
 
 
 def data_owner(

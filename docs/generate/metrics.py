@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tacit.parties.runs.state import RunState
-from tacit.simulate.dashboard.metrics import MEASURES, Measure
+from tacit.simulate.dashboard.metrics import MEASURES, PARTY_MEASURES, Measure
 
 _HEAD = """# Metrics
 
@@ -15,7 +15,15 @@ Prometheus. Labels take values of the protocol only, never names of parties.
 | name | type | labels | meaning |
 |---|---|---|---|
 """
+_PARTY = """
+`tacit client`, `tacit dealer` and `tacit model-owner` with `--metrics HOST:PORT` have these instead:
+
+| name | type | labels | meaning |
+|---|---|---|---|
+"""
 _TAIL = """
+`/healthz` beside it is `ok` while the process answers, and needs no token.
+
 Beside them are those that prometheus-client has of the process: `tacit_process_resident_memory_bytes`,
 `tacit_process_virtual_memory_bytes`, `tacit_process_open_fds`, `tacit_process_max_fds`,
 `tacit_process_cpu_seconds_total` and `tacit_process_start_time_seconds`. With `tacit simulate` that process is the one
@@ -25,7 +33,7 @@ that supervises the parties.
 
 def metrics_page() -> str:
     """The whole page."""
-    return _HEAD + "".join(map(_row, MEASURES)) + _TAIL
+    return _HEAD + "".join(map(_row, MEASURES)) + _PARTY + "".join(map(_row, PARTY_MEASURES)) + _TAIL
 
 
 def _row(measure: Measure) -> str:
@@ -40,7 +48,7 @@ def _row(measure: Measure) -> str:
 
 def _labels(measure: Measure) -> Sequence[str]:
     """Each label with the values that it takes."""
-    known = [labels for labels, _ in measure.values(RunState())]
+    known = [labels for labels, _ in measure.values(RunState())] if measure.labels else []
     columns = [sorted(set(column)) for column in zip(*known, strict=True)]
     described = []
     for label, values in zip(measure.labels, columns, strict=True):

@@ -7,15 +7,16 @@ process, as Prometheus expects, but for what it read of earlier sessions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from tacit.parties.hosting.folder import Status
 from tacit.parties.runs.state import PartyState, RunState
 from tacit.protocol.core.errors import Code
 from tacit.protocol.sum.states import Phase
@@ -28,17 +29,18 @@ Values = Iterator[tuple[Labels, float]]
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure of the server, by its labels."""
+    """One figure of a party, by its labels."""
 
     name: str
     kind: Literal["counter", "gauge", "summary"]
     about: str
     labels: Labels
-    values: Callable[[RunState], Iterable[tuple[Labels, float]]]
-    counts: Callable[[RunState], Iterable[tuple[Labels, float]]] | None = None
+    values: Callable[[Any], Iterable[tuple[Labels, float]]]
+    """Of a RunState, or of the Status of a party."""
+    counts: Callable[[Any], Iterable[tuple[Labels, float]]] | None = None
     """Of a summary: how many observations its values are the sums of."""
 
-    def family(self, state: RunState) -> Metric:
+    def family(self, state: RunState | Status) -> Metric:
         """As prometheus-client takes it."""
         if self.kind == "summary":
             counts = dict(self.counts(state)) if self.counts else {}
@@ -180,27 +182,71 @@ MEASURES: Final = (
 """What is shown beside memory, descriptors and processor time of the process."""
 
 
-class RunCollector(Collector):
-    """The measures of one run."""
+PARTY_MEASURES: Final = (
+    Measure(
+        "tacit_round_number",
+        "gauge",
+        "The last round; of a data owner that asks: images that are answered.",
+        (),
+        lambda status: [((), status.round)],
+    ),
+    Measure(
+        "tacit_copies_detected",
+        "gauge",
+        "1 after a copy of a folder was noticed.",
+        (),
+        lambda status: [((), status.alert is not None)],
+    ),
+    Measure(
+        "tacit_served_sessions",
+        "gauge",
+        "Data owners whose sessions go on.",
+        (),
+        lambda status: [((), len(status.serves))],
+    ),
+    Measure(
+        "tacit_phase_timestamp_seconds",
+        "gauge",
+        "When it came into its phase, since 1970.",
+        (),
+        lambda status: [((), status.phase_since)],
+    ),
+    Measure(
+        "tacit_last_event_timestamp_seconds",
+        "gauge",
+        "When the last event of this start was, since 1970.",
+        (),
+        lambda status: [((), status.last_event.time)] if status.last_event else [],
+    ),
+    Measure(
+        "tacit_last_error_timestamp_seconds",
+        "gauge",
+        "When the last error of this start was, since 1970.",
+        (),
+        lambda status: [((), status.last_error.time)] if status.last_error else [],
+    ),
+)
+"""Those of a client, a dealer or a model owner, by what `tacit status` shows."""
 
-    def __init__(self, state: Callable[[], RunState]) -> None:
+
+class StateCollector(Collector):
+    """The measures of one run, or of one party."""
+
+    def __init__(self, state: Callable[[], RunState | Status], measures: Sequence[Measure]) -> None:
         self._state = state
+        self._measures = measures
 
     def collect(self) -> Iterator[Metric]:
         state = self._state()
-        return (measure.family(state) for measure in MEASURES)
-
-    def describe(self) -> Iterator[Metric]:
-        """The same without values, for the registry."""
-        return (measure.family(RunState()) for measure in MEASURES)
+        return (measure.family(state) for measure in self._measures)
 
 
 class Metrics:
-    """The text of one server's measures; it has a registry of its own."""
+    """The text of one party's measures; it has a registry of its own."""
 
-    def __init__(self, state: Callable[[], RunState]) -> None:
+    def __init__(self, state: Callable[[], RunState | Status], measures: Sequence[Measure] = MEASURES) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(RunCollector(state))
+        self._registry.register(StateCollector(state, measures))
         ProcessCollector(namespace="tacit", registry=self._registry)
 
     def text(self) -> bytes:

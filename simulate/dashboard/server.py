@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hmac
 import json
+import os
 import re
 import secrets
 import socket
@@ -22,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Final, Self
 
 import uvicorn
@@ -39,7 +41,7 @@ from tacit.simulate.dashboard.metrics import CONTENT_TYPE, Metrics
 from tacit.simulate.dashboard.view import Live, page, sections
 
 
-class DashboardError(Exception):
+class DashboardError(ValueError):
     """The page cannot be shown; the message names the address and the remedy."""
 
 
@@ -109,7 +111,7 @@ def listening(where: str) -> Iterator[OpenPlace]:
         yield listener
 
 
-OPEN: Final = frozenset({"/enter", "/enter.js", "/dashboard.css"})
+OPEN: Final = frozenset({"/enter", "/enter.js", "/dashboard.css", "/healthz"})
 """What is shown without a token: it is the same everywhere, and asks for one."""
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -175,6 +177,23 @@ def draw_token() -> str:
     return secrets.token_urlsafe(32)
 
 
+def kept_token(path: Path) -> str:
+    """The token in a file, which is made, for its owner alone, if it is missing. DashboardError."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(made, "w", encoding="ascii") as file:
+                file.write(draw_token())
+        token, mode = path.read_text(encoding="ascii").strip(), path.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        raise DashboardError(f"{path}: no token can be read or made ({error}): delete the file") from None
+    if mode & 0o077 or len(token) < SHORTEST_TOKEN:
+        raise DashboardError(f"{path}: others may read this token, or it is too short: delete the file")
+    return token
+
+
+SHORTEST_TOKEN: Final = 32
 PAUSE_SECONDS: Final = 0.5
 """Between two messages to a reader."""
 QUIET_SECONDS: Final = 15.0
@@ -189,24 +208,18 @@ BACKLOG: Final = 16
 STATIC: Final = {"dashboard.css": "text/css", "dashboard.js": "text/javascript", "enter.js": "text/javascript"}
 
 
-class Dashboard:
-    """Shows one run within its `with` block."""
+class MetricsPage:
+    """Serves /metrics and /healthz of one party within its `with` block."""
 
-    def __init__(
-        self, listener: OpenPlace, experiment: Experiment, earlier: Iterable[Event] = (), *, one_machine: bool = True
-    ) -> None:
-        """earlier: events of the logs that the run goes on from, oldest first; one_machine: whether all parties run on
-        this one."""
+    def __init__(self, listener: OpenPlace, metrics: Metrics, *, token: Path | None = None) -> None:
+        """token: file of the token, where it is to be the same at every start. DashboardError if that cannot be read or
+        made."""
         self._place, self._socket = listener.place, listener.socket
-        self._token = None if self._place.loopback else draw_token()
-        self._live = Live(experiment, earlier, one_machine=one_machine)
-        self._metrics = Metrics(lambda: self._live.state)
+        self._token = None if self._place.loopback else draw_token() if token is None else kept_token(token)
+        self._metrics = metrics
         self._loop = asyncio.new_event_loop()
-        self._closing = False
-        self._changed = asyncio.Event()
-        self._rendered: tuple[int, dict[str, str]] = (-1, {})
         config = uvicorn.Config(
-            self._application(),
+            Guard(Starlette(routes=self._routes()), token=self._token, port=self._place.port),
             http=_Connection,
             loop="none",
             ws="none",
@@ -224,13 +237,8 @@ class Dashboard:
 
     @property
     def link(self) -> str:
-        """What to open; with the token, if one is needed. To be shown to the operator only."""
-        return f"http://{self._place}/" + ("" if self._token is None else f"enter#{self._token}")
-
-    def take(self, event: Event) -> None:
-        """One event of a party, which happens now; from any thread, and at once."""
-        with contextlib.suppress(RuntimeError):  # It is closed; there is nobody to show it to.
-            self._loop.call_soon_threadsafe(self._take, event)
+        """What to open. To be shown to the operator only: it may have the token."""
+        return f"http://{self._place}/metrics"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -250,6 +258,45 @@ class Dashboard:
     def _run(self) -> None:
         self._loop.run_until_complete(self._server.serve(sockets=[self._socket]))
 
+    def _end(self) -> None:
+        self._server.should_exit = True
+
+    def _routes(self) -> list[Route]:
+        return [Route("/metrics", self._measure), Route("/healthz", _healthy)]
+
+    async def _measure(self, request: Request) -> Response:
+        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
+
+
+class Dashboard(MetricsPage):
+    """Shows one run within its `with` block."""
+
+    def __init__(
+        self,
+        listener: OpenPlace,
+        experiment: Experiment,
+        earlier: Iterable[Event] = (),
+        *,
+        one_machine: bool = True,
+        token: Path | None = None,
+    ) -> None:
+        """earlier: events of the logs that the run goes on from, oldest first; one_machine: whether all parties run on
+        this one; token: as of MetricsPage."""
+        self._live = Live(experiment, earlier, one_machine=one_machine)
+        self._closing = False
+        self._changed = asyncio.Event()
+        self._rendered: tuple[int, dict[str, str]] = (-1, {})
+        super().__init__(listener, Metrics(lambda: self._live.state), token=token)
+
+    @property
+    def link(self) -> str:
+        return f"http://{self._place}/" + ("" if self._token is None else f"enter#{self._token}")
+
+    def take(self, event: Event) -> None:
+        """One event of a party, which happens now; from any thread, and at once."""
+        with contextlib.suppress(RuntimeError):  # It is closed; there is nobody to show it to.
+            self._loop.call_soon_threadsafe(self._take, event)
+
     def _take(self, event: Event) -> None:
         before = self._live.version
         self._live.take(event)
@@ -257,28 +304,25 @@ class Dashboard:
             self._wake()
 
     def _end(self) -> None:
-        self._closing = self._server.should_exit = True
+        super()._end()
+        self._closing = True
         self._wake()
 
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _application(self) -> Guard:
-        routes = [
+    def _routes(self) -> list[Route]:
+        return [
+            *super()._routes(),
             Route("/", self._show),
             Route("/events", self._stream),
-            Route("/metrics", self._measure),
             Route("/enter", _static("enter.html", "text/html")),
             *(Route(f"/{name}", _static(name, kind)) for name, kind in STATIC.items()),
         ]
-        return Guard(Starlette(routes=routes), token=self._token, port=self._place.port)
 
     async def _show(self, request: Request) -> Response:
         return HTMLResponse(page(self._live))
-
-    async def _measure(self, request: Request) -> Response:
-        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
     async def _stream(self, request: Request) -> Response:
         return StreamingResponse(self._messages(), media_type="text/event-stream")
@@ -335,6 +379,10 @@ class _Connection(H11Protocol):
         cycle: object | None = self.cycle
         if cycle is None:
             self.transport.abort()
+
+
+async def _healthy(request: Request) -> Response:
+    return PlainTextResponse("ok\n")
 
 
 def _static(name: str, kind: str) -> Any:

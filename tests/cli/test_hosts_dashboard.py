@@ -43,8 +43,7 @@ def ask(address: str, path: str, **headers: str) -> tuple[int, str]:
 def test_a_server_that_goes_on_shows_what_was_before(hosts: Hosts) -> None:
     """Beyond this machine a token is needed, of pages and of metrics."""
     hosts.experiment(rounds=200, epochs=30)
-    for name in CLIENTS:
-        hosts.start(name, "client", "party.toml", "--stay")
+    started = [hosts.start(name, "client", "party.toml", "--stay", "--metrics", "0.0.0.0:0") for name in CLIENTS]
     first = hosts.start("server", "server", "party.toml", "experiment.toml")
     first.until("round 2 of 200 completed")
     first.signal(signal.SIGKILL)
@@ -59,6 +58,15 @@ def test_a_server_that_goes_on_shows_what_was_before(hosts: Hosts) -> None:
     assert completed is not None
     assert 2 <= int(completed[1]) < 200
     assert 'tacit_rounds_total{status="completed"}' in ask(address, "/metrics", **shown)[1]
+    assert ask(address, "/healthz") == (200, "ok\n")
+    started[0].until("metrics at ")
+    said = re.search(r"metrics at http://0\.0\.0\.0:(\d+)/metrics, with the token in (\S+)", started[0].everything)
+    assert said is not None
+    kept = (hosts.path / CLIENTS[0] / said[2]).read_text()
+    status, text = ask(f"127.0.0.1:{said[1]}", "/metrics", Authorization=f"Bearer {kept}")
+    assert (status, ask(f"127.0.0.1:{said[1]}", "/metrics")[0]) == (200, 401)
+    assert re.search(r"^tacit_round_number \d+\.0$", text, re.M)
     second.signal(signal.SIGTERM)
     assert second.end() == 130, second.everything
+    assert (hosts.path / "server" / "state" / "page-token").read_text() == found[2]
     assert found[2] not in (hosts.path / "server" / "state" / "logs" / "server.log").read_text()

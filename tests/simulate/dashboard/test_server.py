@@ -5,14 +5,19 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tacit.parties.hosting.folder import Happened, Status
 from tacit.parties.session.events import HeartbeatSent, SessionEnded, WaitingChanged
 from tacit.protocol.session.events import RoundStarted
 from tacit.simulate.dashboard import server
+from tacit.simulate.dashboard.metrics import PARTY_MEASURES, Metrics
+from tacit.simulate.dashboard.server import DashboardError, MetricsPage, listening
 from tests.simulate.conftest import now
+from tests.simulate.dashboard.conftest import Reader
 
 TOKEN_NEEDED = "0.0.0.0:0"
 
@@ -129,6 +134,40 @@ def test_the_way_in_needs_no_token_and_tells_nothing(guarded: Any) -> None:
         assert answer.status == 200
         assert "clinics" not in answer.text
         assert token not in answer.text
+
+
+def test_the_health_needs_no_token(guarded: Any) -> None:
+    answer = guarded[0].ask("/healthz")
+    assert (answer.status, answer.text) == (200, "ok\n")
+
+
+def test_a_token_in_a_file_is_the_same_at_every_start(show: Any, script: Any, tmp_path: Path) -> None:
+    run, path = script(), tmp_path / "state" / "page-token"
+    run.session()
+    tokens = {show(run, TOKEN_NEEDED, token=path).dashboard.link.partition("#")[2] for _ in range(2)}
+    assert tokens == {path.read_text()}
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    with pytest.raises(DashboardError, match="page-token: others may read this token, or it is too short: delete"):
+        show(run, TOKEN_NEEDED, token=path)
+    path.write_text("short")
+    path.chmod(0o600)
+    with pytest.raises(DashboardError, match="too short"):
+        show(run, TOKEN_NEEDED, token=path)
+
+
+def test_a_party_of_any_role_has_metrics_of_its_status() -> None:
+    status = Status(name="client-1", role="client", process=1, since=1.0, round=7, alert=Happened(3.0, "copy-detected"))
+    metrics = Metrics(lambda: status, PARTY_MEASURES)
+    with listening("127.0.0.1:0") as listener, MetricsPage(listener, metrics) as page:
+        reader = Reader(page)
+        text = reader.ask("/metrics").text
+        assert reader.ask("/healthz").text == "ok\n"
+        assert reader.ask("/").status == 404
+    assert "tacit_round_number 7.0\n" in text
+    assert "tacit_copies_detected 1.0\n" in text
+    assert "tacit_last_error_timestamp_seconds 0" not in text
+    assert "client-1" not in text
 
 
 def test_every_start_has_another_token(show: Any, script: Any) -> None:
