@@ -51,8 +51,8 @@ from tacit.parties.hosting.preflight import (
 from tacit.parties.hosting.server import choose_run
 from tacit.parties.inference.events import PassEnded, SessionOpened, TermsAgreed
 from tacit.parties.learning.policy import ClientPolicy
-from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError, UnreachableError
-from tacit.parties.links.endpoint import Received
+from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError, UnreachableError, WrongServerError
+from tacit.parties.links.endpoint import EndpointError, Received
 from tacit.parties.links.keys import PartyKeys, generate, save
 from tacit.parties.links.roster import write_roster
 from tacit.parties.links.server_endpoint import ServerEndpoint
@@ -546,10 +546,18 @@ def zeromq(keys: PartyKeys | None = None) -> Iterator[str]:
 def test_what_is_at_an_address_without_a_link(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     keys, roster = office.keys, office.roster("server", "client-1")
 
+    failure: type[EndpointError] = UnreachableError
+
     async def no_link(address: str, **settings: Any) -> ClientEndpoint:
-        raise UnreachableError(address)
+        raise failure(address)
 
     monkeypatch.setattr(ClientEndpoint, "connect", no_link)
+    # No handshake has failed, nor was one answered.
+    with zeromq(keys["server"]) as address:
+        found = asyncio.run(probed(SERVER, address, keys["client-1"], roster, seconds=60.0))
+    assert found[-1][0] == "untested"
+    assert "has not answered in 60 s: the server is busy, or starts; try again" in found[-1][1]
+    failure = WrongServerError
     for where, seconds, state, pattern in (
         (nullcontext(NOBODY), 60.0, "absent", r"nothing listens at .*:9 \(Connection refused\): start the server, or"),
         (full(), 0.1, "absent", r"no answer from .* in 0\.1 s: a firewall drops packets, or the host is off"),
