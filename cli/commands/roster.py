@@ -142,15 +142,19 @@ def remove(
 def rotate(
     roster: RosterFile,
     card: Annotated[str, typer.Argument(metavar="CARD", help="The member's new card, or its line.")],
+    was: Annotated[
+        str, typer.Option(metavar="NAME", help="The member's name until now, if its new card has another one.")
+    ] = "",
     operator: Operator = None,
 ) -> None:
-    """Give a member other keys, by its new card. The clients of its group will ask their owners.
+    """Give a member other keys, and another name, by its new card. What it has spent of its privacy budget stays spent.
+    The clients of its group will ask their owners.
 
     Exit status: 0 done; 2 wrong input.
     """
     from tacit.parties.links.roster import with_other_keys
 
-    _change(roster, lambda found: with_other_keys(found, *_read_cards([card]), operator=_read_key(operator)))
+    _change(roster, lambda found: with_other_keys(found, *_read_cards([card]), was=was, operator=_read_key(operator)))
 
 
 @app.command()

@@ -1,6 +1,7 @@
-"""The roster as a file: one TOML table `[[member]]` with name, role, curve and signing key for each party, and the
-number of its group where clients are in groups. Before them, where it has an operator: its version, the operator's
-public key, the lineage, which is drawn when the roster is made, and the operator's signature of all of it.
+"""The roster as a file: one TOML table `[[member]]` with name, role, curve and signing key for each party, the number
+of its group where clients are in groups, and the signing keys that it had before. Before them, where it has an
+operator: its version, the operator's public key, the lineage, which is drawn when the roster is made, and the
+operator's signature of all of it.
 
 A roster is made from the members' cards. Once it is in use, groups never change, because sums before and after could
 else differ by a single client: newcomers wait until they fill a group of their own, and a group that loses a member is
@@ -82,7 +83,7 @@ def with_members(
     known = {member.name: member for member in roster.members}
     for card in cards:
         if (former := known.get(card.name)) is not None:
-            same = card == msgspec.structs.replace(former, group=0)
+            same = card == msgspec.structs.replace(former, group=0, previous=())
             raise ValueError(
                 f"{card.name!r} is in the roster already"
                 + ("" if same else ", with other keys or another role: `tacit roster rotate` gives it other keys")
@@ -110,15 +111,14 @@ def without_members(roster: Roster, names: Collection[str], *, operator: PartyKe
     )
 
 
-def with_other_keys(roster: Roster, card: Member, *, operator: PartyKeys | None = None) -> Roster:
-    """The roster with a member's new card in the place of the old one. LookupError, ValueError."""
-    former = roster.member(card.name)
-    members = tuple(
-        msgspec.structs.replace(card, group=former.group if card.role == "client" else 0)
-        if member is former
-        else member
-        for member in roster.members
-    )
+def with_other_keys(roster: Roster, card: Member, *, was: str = "", operator: PartyKeys | None = None) -> Roster:
+    """The roster with a member's new card in the place of the old one, which has the name `was`, if not the same.
+    LookupError, ValueError."""
+    former = roster.member(was or card.name)
+    earlier = tuple(key for key in former.signing_keys if key != card.signing_public)
+    group = former.group if card.role == "client" else 0
+    renewed = msgspec.structs.replace(card, group=group, previous=earlier)
+    members = tuple(renewed if member is former else member for member in roster.members)
     return _changed(roster, members, operator)
 
 
@@ -164,6 +164,7 @@ def _text(roster: Roster) -> bytes:
         f'[[member]]\nname = "{member.name}"\nrole = "{member.role}"\n'
         f'curve = "{encode_key(member.curve_public)}"\nsigning = "{encode_key(member.signing_public)}"\n'
         + (f"group = {member.group}\n" if member.group else "")
+        + (f"previous = {[*map(encode_key, member.previous)]}\n" if member.previous else "")
         for member in roster.members
     ]
     if roster.operator:
@@ -236,6 +237,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     curve: str
     signing: str
     group: int = 0
+    previous: list[str] = []
 
 
 class _RosterFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -275,16 +277,18 @@ def _grouped(cards: Sequence[Member], size: int, *, first: int) -> tuple[Member,
 
 
 def _member(entry: _Entry) -> Member:
-    keys = {}
-    for purpose, text in (("curve", entry.curve), ("signing", entry.signing)):
+    keys = []
+    earlier = (("previous", text) for text in entry.previous)
+    for purpose, text in (("curve", entry.curve), ("signing", entry.signing), *earlier):
         try:
-            keys[purpose] = decode_key(text)
+            keys.append(decode_key(text))
         except ValueError as error:
             raise ValueError(f"member {entry.name!r}, {purpose}: {error}; copy it from the member's card") from None
     return Member(
         name=entry.name,
         role=entry.role,
-        curve_public=keys["curve"],
-        signing_public=keys["signing"],
+        curve_public=keys[0],
+        signing_public=keys[1],
         group=entry.group,
+        previous=tuple(keys[2:]),
     )

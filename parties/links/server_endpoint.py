@@ -296,7 +296,8 @@ class ServerEndpoint(Endpoint):
 
         Raises AddressError for an address not valid or in use, EndpointError for other keys than the roster's.
         """
-        if keys.member(roster.member(keys.name).role) != roster.member(keys.name):
+        own = roster.member(keys.name)
+        if (keys.curve_public, keys.signing_public) != (own.curve_public, own.signing_public):
             raise EndpointError(
                 f"the roster has other public keys for {keys.name!r}; use the key file that belongs to it"
             )

@@ -106,6 +106,7 @@ Role = Literal["server", "client", "dealer"]
 
 NAME_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 PUBLIC_KEY_BYTES = 32
+MOST_PREVIOUS: Final = 64
 LARGEST_GROUP_NUMBER = 10_000
 LARGEST_VERSION = 2**31
 LINEAGE_BYTES: Final = 32
@@ -128,6 +129,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Ed25519 public key (RFC 8032) of the party's signatures, 32 bytes."""
     group: int = 0
     """Number of the client's group; 0 where clients are in none, or where this one waits for a group."""
+    previous: tuple[bytes, ...] = ()
+    """Signing keys that the party had before in this lineage, also under another name, the oldest first: what was spent
+    with them of a privacy budget counts for it."""
+
+    @property
+    def signing_keys(self) -> tuple[bytes, ...]:
+        """All that it ever had, the present one last."""
+        return (*self.previous, self.signing_public)
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -137,7 +146,12 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not isinstance(self.group, int) or isinstance(self.group, bool) or not 0 <= self.group <= most:
             accepted = f"1 to {most}, or 0 for none" if most else "only clients are in groups"
             raise ValueError(f"member {self.name!r}: group {self.group!r}; {accepted}")
-        for purpose, key in (("curve", self.curve_public), ("signing", self.signing_public)):
+        if len(self.previous) > MOST_PREVIOUS:
+            raise ValueError(
+                f"member {self.name!r}: {len(self.previous)} keys before; at most {MOST_PREVIOUS} are named"
+            )
+        earlier = (("earlier signing", key) for key in self.previous)
+        for purpose, key in (("curve", self.curve_public), ("signing", self.signing_public), *earlier):
             if not isinstance(key, bytes) or len(key) != PUBLIC_KEY_BYTES:
                 length = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
                 raise ValueError(
@@ -170,7 +184,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
             if member.name in names:
                 raise ValueError(f"member {member.name!r} is in the roster twice; remove one entry or rename it")
             names.add(member.name)
-            for key in (member.curve_public, member.signing_public):
+            for key in (member.curve_public, member.signing_public, *member.previous):
                 if key in holder_of_key:
                     raise ValueError(
                         f"member {member.name!r} has a public key that {holder_of_key[key]!r} also has; "
@@ -216,8 +230,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         verify(operator, signature, RosterLabel.SIGN_ROSTER, sha256(encoded).digest())
         try:
             _, rows, version, named, lineage = msgspec.msgpack.decode(encoded, type=_Encoded)
-            names = Member.__struct_fields__
-            members = tuple(Member(**dict(zip(names, row, strict=True))) for row in rows)
+            members = tuple(Member(**msgspec.structs.asdict(row)) for row in rows)
             found = cls(members, version, named, signature, lineage)
         except (ValueError, msgspec.DecodeError) as error:
             raise RemoteProtocolError(Code.MALFORMED, f"a roster that is none: {error}") from None
@@ -230,6 +243,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         """What the hash is of: the msgpack encoding, every item in its shortest form, of the array ["tacit/1 roster",
         [[name, role, curve_public, signing_public, group], ...], version, operator, lineage] in roster order: str, rows
         of str, str, bin 32, bin 32, int, then int, bin 32, bin 32. Without an operator the array ends with the rows.
+        The row of a member that had other keys ends with an array of them, bin 32 each.
         """
         return _encode(self.members, self.version, self.operator, self.lineage)
 
@@ -323,11 +337,20 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         return self.clients.index(name)
 
 
-_Encoded = tuple[Literal["tacit/1 roster"], list[tuple[str, Role, bytes, bytes, int]], int, bytes, bytes]
+class _Row(msgspec.Struct, array_like=True, omit_defaults=True):
+    name: str
+    role: Role
+    curve_public: bytes
+    signing_public: bytes
+    group: int
+    previous: tuple[bytes, ...] = ()
+
+
+_Encoded = tuple[Literal["tacit/1 roster"], list[_Row], int, bytes, bytes]
 
 
 def _encode(members: tuple[Member, ...], version: int, operator: bytes, lineage: bytes) -> bytes:
-    rows = [msgspec.structs.astuple(member) for member in members]
+    rows = [row if row[-1] else row[:-1] for row in map(msgspec.structs.astuple, members)]
     return msgspec.msgpack.encode((_HASH_LABEL, rows, version, operator, lineage) if operator else (_HASH_LABEL, rows))
 
 
@@ -405,6 +428,12 @@ def check_rules(held: Roster, offered: Roster) -> None:
     for member in offered.members:
         if roles.get(member.name, member.role) != member.role:
             raise _broken(f"{member.name!r} was a {roles[member.name]}, and is a {member.role}")
+    names = {member.name: member for member in offered.members}
+    heirs = {key: member for member in offered.members for key in member.signing_keys}
+    for former in held.members:
+        heir = heirs.get(former.signing_public) or names.get(former.name)
+        if heir is not None and heir.signing_keys[: len(former.signing_keys)] != former.signing_keys:
+            raise _broken(f"{heir.name!r} has other keys, and not all that it had before are named in it")
     if held.clients and bool(held.groups) != bool(offered.groups):
         raise _broken("clients were in groups, and are in none, or the reverse")
     stay = set(map(frozenset, offered.groups))

@@ -58,7 +58,8 @@ def changed(name: str, **fields: object) -> tuple[Member, ...]:
 
 def with_keys(name: str) -> tuple[Member, ...]:
     """Another key of a member, whose private one the server knows."""
-    return changed(name, signing_public=PLANTED.public)
+    former = ROSTER.member(name).signing_public
+    return changed(name, signing_public=PLANTED.public, previous=(former,))
 
 
 def spoilt(roster: Roster) -> NewRoster:

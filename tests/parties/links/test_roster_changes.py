@@ -85,8 +85,12 @@ def test_a_group_that_loses_a_member_is_retired() -> None:
 def test_other_keys_take_the_place_of_the_old_ones() -> None:
     roster, new = make_roster(CARDS[:7], group_size=3), card("client-2")
     rotated = with_other_keys(roster, new)
-    assert rotated.member("client-2") == replace(new, group=1)
+    former = roster.member("client-2").signing_public
+    assert rotated.member("client-2") == replace(new, group=1, previous=(former,))
     assert (rotated.groups, rotated.index("client-2")) == (roster.groups, 1)
+    again = with_other_keys(rotated, other := card("client-99"), was="client-2")
+    assert again.member("client-99") == replace(other, group=1, previous=(former, new.signing_public))
+    assert again.clients[1] == "client-99"
     with pytest.raises(LookupError, match="'client-9' is not in the roster"):
         with_other_keys(roster, CARDS[9])
     with pytest.raises(ValueError, match="the server 'server' is another one, or has other keys"):
@@ -112,8 +116,9 @@ def test_only_its_operator_makes_versions(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the roster has no operator: leave out --operator"):
         without_members(make_roster(CARDS[:4]), ["client-1"], operator=office)
     path = tmp_path / "roster.toml"
-    write_roster(changes[0], path)
-    assert read_roster(path) == changes[0]
+    for made in reversed(changes):
+        write_roster(made, path, replace=True)
+        assert read_roster(path) == made
     path.write_text(path.read_text().replace("version = 2", "version = 3"))
     with pytest.raises(RosterFileError, match="signature is not that of its operator, so it was changed"):
         read_roster(path)

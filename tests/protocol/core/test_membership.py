@@ -17,7 +17,12 @@ OPERATOR = SigningKey(b"\x11" * 32)
 def member(name: str, role: Role = "client", *, group: int = 0, keys: int = 0) -> Member:
     seed = 2 * (ord(name[0]) - ord("a")) + 64 * keys
     return Member(
-        name=name, role=role, curve_public=bytes([seed]) * 32, signing_public=bytes([seed + 1]) * 32, group=group
+        name=name,
+        role=role,
+        curve_public=bytes([seed]) * 32,
+        signing_public=bytes([seed + 1]) * 32,
+        group=group,
+        previous=tuple(bytes([seed + 1 - 64 * before]) * 32 for before in range(keys, 0, -1)),
     )
 
 

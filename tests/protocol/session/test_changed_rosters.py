@@ -36,7 +36,8 @@ def clients(*numbers: int, groups: tuple[int, ...] = ()) -> list[Member]:
 
 
 def rotated(member: Member) -> Member:
-    return replace(member, curve_public=b"\x01" * 32, signing_public=SigningKey(b"\x22" * 32).public)
+    other, former = SigningKey(b"\x22" * 32).public, member.signing_public
+    return replace(member, curve_public=b"\x01" * 32, signing_public=other, previous=(former,))
 
 
 FIRST = version(1, *clients(0, 1, 2, 3))
