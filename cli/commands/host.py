@@ -184,6 +184,16 @@ def client(
         ),
     ] = None,
     metrics: MetricsPlace = None,
+    spent: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=100.0,
+            metavar="EPSILON",
+            help="What all former updates of this client spent of its privacy budget, 0 if there were none: once, "
+            "where nobody knows. More that others know counts all the same.",
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Take part in a federation with this host's own images, which stay here.
@@ -209,6 +219,7 @@ def client(
 
         hooks = ClientHooks()
         digits = "".join((accept_groups or "").split())
+        hooks.spent = spent
         hooks.stay, hooks.accepted_groups = stay, " ".join(re.findall(".{5}", digits))
         ended = _run(opened, output.party_screen(console), hooks, metrics).ended
     if ended.code is not None:

@@ -42,6 +42,7 @@ from tacit.protocol.sum.messages import (
     VectorChunk,
 )
 from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.spending import NOTHING_SPENT, STATEMENT_BYTES
 from tacit.protocol.sum.states import VERSION, Phase
 from tacit.secagg.shamir import SHARE_BYTES
 
@@ -71,10 +72,10 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
     bitmap = encode_members((), agreement.size)
     signature = bytes(SIGNATURE_BYTES if agreement.active else 0)
     empty = bytes(KEY_BYTES)
-    choices = bytes(record_bytes(agreement) - 2 * KEY_BYTES - len(signature))
+    choices = bytes(record_bytes(agreement) - 2 * KEY_BYTES - STATEMENT_BYTES - len(signature))
     vector_said, vector_heard, vector_bytes = _vector(agreement)
     said: list[Message] = [
-        AdvertiseKeys(channel_key=empty, mask_key=empty, choices=choices, signature=signature),
+        AdvertiseKeys(channel_key=empty, mask_key=empty, choices=choices, spent=NOTHING_SPENT, signature=signature),
         ShareKeys(
             seed_commitment=empty,
             holders=bitmap,

@@ -41,6 +41,7 @@ from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.roster import write_roster
 from tacit.parties.links.tokens import TokenFile
+from tacit.parties.protections.gaussian_noise import cost_within
 from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.runs.directory import writing
 from tacit.parties.session.client import ClientParty, ClientSettings
@@ -55,6 +56,7 @@ from tacit.parties.session.events import (
 )
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Hooks, Stopwatch
+from tacit.parties.session.spending import SpendingFile
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
@@ -88,6 +90,8 @@ class ClientJob:
     journal: Path
     tokens: Path
     """As of TokenFile."""
+    spending: Path
+    """As of SpendingFile."""
     memory: Path
     """Where what the client remembers goes."""
     fixed: Path | None
@@ -105,6 +109,8 @@ class ClientJob:
     """What is the client's own, whatever the task names; None imports what the task names."""
     accepted_groups: str = ""
     """The fingerprint of a roster in which it may be in another group than before."""
+    spent: float | None = None
+    """As of ClientSettings."""
     keep_roster: Callable[[Roster], None] = lambda roster: None
     """Called with every later version of the roster that it takes up, before the session is over."""
 
@@ -118,6 +124,8 @@ class ClientHooks(Hooks):
     """Whether it joins one session after the other, until it is stopped."""
     accepted_groups: str = ""
     """The fingerprint of a roster in which it may be in another group than before."""
+    spent: float | None = None
+    """What its owner states of its privacy spending: the epsilon of all former updates, for the delta of its policy."""
     workload: Workload | None = None
     """Model, data and training of its own; None: as its file and the server's task say."""
 
@@ -172,6 +180,8 @@ class ClientWork:
             policy=job.policy,
             journal=JournalFile(job.journal, tokens=tokens),
             tokens=tokens,
+            spending=SpendingFile(job.spending),
+            spent=job.spent,
             patience=job.patience,
             grace=job.grace,
             connect_seconds=job.connect_seconds,
@@ -333,6 +343,7 @@ class _Sessions:
             policy=file.policy,
             journal=party.folder.journal(party.name),
             tokens=party.folder.tokens,
+            spending=party.folder.spending,
             memory=party.folder.memory(party.name),
             plain_model=party.folder.plain_model,
             fixed=party.folder.fixed(party.name),
@@ -342,6 +353,7 @@ class _Sessions:
             device=file.device,
             start=file.start,
             accepted_groups=hooks.accepted_groups,
+            spent=None if hooks.spent is None else cost_within(hooks.spent, file.policy.delta),
             workload=hooks.workload,
             keep_roster=self._keep_roster,
         )
@@ -378,7 +390,7 @@ class _Sessions:
                     said = str(error)
                     event_log.write(ConnectionFailed(reason=said))
                 waited_for = isinstance(error, UnreachableError)
-                if isinstance(error, CopyError) and not error.by_server:
+                if isinstance(error, CopyError) and not error.server:
                     raise
                 if not self._hooks.stay and (not waited_for or time.monotonic() >= give_up):
                     raise

@@ -97,6 +97,9 @@ class PartyFolder:
         self.kept = own / "kept"
         self.sum = own / "sum.msgpack"
         self.tokens = own / "tokens.json"
+        self.sum_tokens = own / "sum-tokens.json"
+        """Of the links of a dealer's sums, which stand beside those for material."""
+        self.spending = own / "spending.json"
         self._lock = path / "status" / f"{party}.lock" if party else path / "party.lock"
 
     def make(self) -> None:
@@ -118,7 +121,7 @@ class PartyFolder:
         """Refuse state of another release. RunDirectoryError."""
         files = (
             self.status, self.plain_model, self.salt, self.ledger, self.adapters, self.learning, self.openings,
-            self.sum, self.tokens,
+            self.sum, self.tokens, self.sum_tokens, self.spending,
         )  # fmt: skip
         folders = (self.path / name for name in ("events", "journal", "memory", "answers", "runs"))
         if any(file.exists() for file in files) or any(any(folder.glob("*")) for folder in folders):

@@ -93,13 +93,14 @@ class Client:
         file = msgspec.structs.replace(opened.file, policy=policy)
         self._party = OpenedParty(file, opened.keys, opened.roster, opened.folder)
 
-    def run(self, show: Tell = lambda event: None, *, stay: bool = False) -> str:
+    def run(self, show: Tell = lambda event: None, *, stay: bool = False, spent: float | None = None) -> str:
         """Take part in a session, and return how it ended; stay: in one after the other. show: called with every
-        event. FederationError if it failed, or the server was not reached or lost; ValueError, OSError."""
+        event. spent: as of `tacit client --spent`. FederationError if it failed, or the server was not reached or lost;
+        ValueError, OSError."""
         from tacit.parties.hosting.client import ClientHooks, run_client
 
         hooks = ClientHooks()
-        hooks.stay, hooks.workload = stay, self._workload
+        hooks.stay, hooks.spent, hooks.workload = stay, spent, self._workload
         with _told():
             ended = asyncio.run(run_client(self._party, show=show, hooks=hooks)).ended
         if ended.code is not None:

@@ -678,7 +678,17 @@ def check_journal(file: ClientFile, keys: PartyKeys, roster: Roster) -> str:
     lines = JournalFile(folder.journal(keys.name), tokens=TokenFile(folder.tokens)).read()
     check_group(journalled_group(lines), roster, keys.name)
     stages = sum(isinstance(line, JournalEntry) for line in lines)
-    return f"{stages} stages of rounds" if lines else "empty: this client was in no round yet"
+    if lines:
+        return f"{stages} rounds"
+    if file.policy.largest_epsilon:
+        raise NotReady(
+            "there is none: unless the server knows what this client has spent of its privacy budget, its owner states "
+            "it at the first start: tacit client --spent EPSILON, 0 for one that was in no round",
+            "warning",
+        )
+    if folder.events(keys.name).exists():
+        raise NotReady("there is none, and this client ran before: restore it, if it was in a round", "warning")
+    return "none: this client was in no round yet"
 
 
 @check("memory")

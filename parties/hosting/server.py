@@ -68,6 +68,7 @@ from tacit.parties.session.events import (
 )
 from tacit.parties.session.server import Evaluation, ServerParty, ServerSettings
 from tacit.parties.session.shell import Hooks, Stopwatch
+from tacit.parties.session.spending import SpendingFile
 from tacit.parties.session.task import UnusableSumError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.events import Event
@@ -153,6 +154,7 @@ class ServerJob:
     """Seeds the initial weights."""
     device: str = "cpu"
     tokens: TokenFile | None = None
+    spending: SpendingFile | None = None
     """As of ServerSettings."""
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
     """A later version of this roster, by which the rounds that are left are to go."""
@@ -399,6 +401,7 @@ def _settings(
         join_seconds=job.experiment.deadlines.join if hooks.missing is None else LONGEST_SECONDS,
         grace=job.experiment.deadlines.grace,
         tokens=job.tokens,
+        spending=job.spending,
         missing=hooks.missing or dict,
         regather_seconds=job.experiment.deadlines.regather,
         repeats=True,
@@ -654,6 +657,7 @@ async def _hold_rounds(party: OpenedParty[ServerFile], hosted: HostedRun, tell: 
         weights_seed=hosted.weights_seed,
         device=party.file.device,
         tokens=TokenFile(party.folder.tokens),
+        spending=SpendingFile(party.folder.spending),
         newer_roster=watch.newer,
     )
     if job.rounds <= 0:

@@ -256,9 +256,9 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
     largest_epsilon: Annotated[
         float,
         Meta(
-            description="Budget: the epsilon, for the delta below, of all updates that a client ever makes with its "
-            "keys, towards whoever sees each of them; aborted rounds count. With it only a scheme whose noise "
-            "guarantees something is accepted; 0: none.",
+            description="Budget: the epsilon, for the delta below, of all updates that a client ever makes, also with "
+            "former keys and names, towards whoever sees each of them; aborted rounds count. With it only a scheme "
+            "whose noise guarantees something is accepted; 0: none.",
             ge=0.0,
             le=100.0,
         ),

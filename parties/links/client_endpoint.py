@@ -52,13 +52,14 @@ class UnreachableError(EndpointError):
 
 
 class CopyError(EndpointError):
-    """Another process has the key of this party, or of the server. other: its address, as the server says.
-    by_server: whether it is the server's folder that is the copy."""
+    """Another process has the key of this party, or of the server. other: its address, as the server says; address: of
+    the server; server: its name, if it is its folder that is the copy, else empty."""
 
-    def __init__(self, detail: str, *, other: str, by_server: bool) -> None:
+    def __init__(self, detail: str, *, address: str, other: str, server: str = "") -> None:
         super().__init__(detail)
+        self.address = address
         self.other = other
-        self.by_server = by_server
+        self.server = server
 
 
 class ClientEndpoint(Endpoint):
@@ -212,23 +213,24 @@ class ClientEndpoint(Endpoint):
             self._failure = CopyError(
                 f"the server at {self.address} is a copy, or was restored from a backup: this client was at another "
                 "server of its key since; its operator stops one of the two, and says in its log what to do",
+                address=self.address,
                 other=other,
-                by_server=True,
+                server=self._server,
             )
         elif verdict == Verdict.REPLACED.value:
             self._failure = CopyError(
                 f"another process of {self._name!r}{where} took the place of this one at {self.address}: its folder is "
                 "a copy; stop one of the two, and make new keys if it is not yours",
+                address=self.address,
                 other=other,
-                by_server=False,
             )
         elif verdict:
             self._failure = CopyError(
                 f"the server at {self.address} refuses this start: {self._name!r} started elsewhere since{where}, so "
                 "this folder is a copy or a backup; stop one of the two, or have the operator of the server forget the "
                 f"token of {self._name!r}",
+                address=self.address,
                 other=other,
-                by_server=False,
             )
         elif self._tokens is not None:
             self._greeting = [GREETING, self._tokens.accepted(self._member)]

@@ -45,6 +45,16 @@ def affordable(spent: float, *, epsilon: float, delta: float) -> bool:
     return _below(near) - math.exp(epsilon) * _below(far) <= delta
 
 
+def cost_within(epsilon: float, delta: float) -> float:
+    """The cost of updates that are (epsilon, delta)-differentially private together, and no less so."""
+    least, most = 0.0, 1.0 if epsilon else 0.0
+    while most and affordable(most, epsilon=epsilon, delta=delta):
+        least, most = most, 2 * most
+    while least < (between := (least + most) / 2) < most:
+        least, most = (between, most) if affordable(between, epsilon=epsilon, delta=delta) else (least, between)
+    return least
+
+
 def _below(bound: float) -> float:
     """The probability that a standard Gaussian is below."""
     return 0.5 * math.erfc(-bound / math.sqrt(2.0))

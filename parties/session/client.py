@@ -23,6 +23,7 @@ from tacit.parties.session import events
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Hooks, Shell, Work
+from tacit.parties.session.spending import SpendingFile
 from tacit.parties.session.task import ClientTask, Contribution, RoundWork
 from tacit.protocol.core.errors import Code, ProtocolError
 from tacit.protocol.core.machine import Ended, Output, Transmit
@@ -31,7 +32,16 @@ from tacit.protocol.core.primitives import SigningKey, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import Accepted, FixedPart, Journal, RosterChanged, RoundOver, Train
+from tacit.protocol.session.rounds import (
+    Accepted,
+    FixedPart,
+    Journal,
+    RosterChanged,
+    RoundOver,
+    SpendingEntry,
+    SpendingHeld,
+    Train,
+)
 from tacit.protocol.sum.policy import Policy
 from tacit.protocol.sum.states import SumLabel
 
@@ -62,6 +72,10 @@ class ClientSettings:
     """How long to try to reach the server; None: as long as its patience."""
     tokens: TokenFile | None = None
     """By which a copy of its folder is noticed; None: by nothing."""
+    spending: SpendingFile | None = None
+    """Where it keeps what others state of their spending; None: nowhere."""
+    spent: float | None = None
+    """What its owner states of its own spending, in the unit of Policy.cost; None: nothing."""
     fixed: Path | None = None
     """Where the fixed part of the model is kept for later sessions; None: nowhere."""
     accepted_groups: str = ""
@@ -97,6 +111,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             patience=settings.patience,
             grace=settings.grace,
             accepted_groups=settings.accepted_groups,
+            held=settings.spending.held(settings.roster.lineage).items() if settings.spending else (),
+            spent=settings.spent,
         )
         super().__init__(machine, event_log, hooks)
         self._settings = settings
@@ -135,14 +151,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                         )
                     raise
                 except CopyError as error:
-                    self._event_log.write(
-                        events.CopyDetected(
-                            peer=settings.roster.server.name if error.by_server else settings.keys.name,
-                            detail=str(error),
-                            address=settings.address,
-                            other=error.other,
-                        )
-                    )
+                    self._event_log.copy_found(error, settings.keys.name)
                     raise
                 if ended.code in (None, Code.ROSTER) and (last := self._runner.present) is not None:
                     # The last model may still be at work.
@@ -199,6 +208,11 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             await endpoint.send(output.frames)
         elif isinstance(output, Journal):
             await asyncio.to_thread(self._settings.journal.write, output.entry)
+            if isinstance(output.entry, SpendingEntry):
+                self._event_log.write(events.SpendingLearned(spent=output.entry.spent, by_owner=output.entry.by_owner))
+        elif isinstance(output, SpendingHeld):
+            if (spending := self._settings.spending) is not None:
+                await asyncio.to_thread(spending.keep, self._settings.roster.lineage, output.statements)
         elif isinstance(output, FixedPart):
             self._task.take_fixed(output.data)
             if self._settings.fixed is not None:

@@ -29,6 +29,7 @@ import msgspec
 
 from tacit.models.file_system import FILES, FileSystem
 from tacit.parties.links import endpoint
+from tacit.parties.links.client_endpoint import CopyError
 from tacit.parties.session.events import (
     ClientRoundEnded,
     CopyDetected,
@@ -359,6 +360,11 @@ class EventLog:
         else:
             kind = LinkOpened if isinstance(event, endpoint.LinkUp) else LinkLost
             self.write(kind(peer=event.peer))
+
+    def copy_found(self, error: CopyError, own: str) -> None:
+        """Log how this party, of this name, was refused as a copy, or has found its peer to be one."""
+        found = CopyDetected(peer=error.server or own, detail=str(error), address=error.address, other=error.other)
+        self.write(found)
 
     def passed(self, direction: Direction, peer: str, frames: Sequence[Frame]) -> None:
         """Note that a message is about to leave, or has come."""

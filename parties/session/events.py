@@ -237,6 +237,22 @@ class ConfigurationProposed(Event, frozen=True, kw_only=True):
     """By what the server knows the model's accuracy: test images, or the clients' sums."""
 
 
+class SpendingLearned(Event, frozen=True, kw_only=True):
+    """This client's journal did not know what was spent of its privacy budget: its owner says so, or others know."""
+
+    LEVEL: ClassVar[Level] = "warning"
+
+    spent: float
+    """The sum over all updates of 4 / (noise multiplier)^2."""
+    by_owner: bool
+
+    @property
+    def text(self) -> str:
+        if self.by_owner:
+            return f"its owner states what was spent of its privacy budget: updates that cost {self.spent:g}"
+        return f"more was spent of its privacy budget than its journal knows: updates that cost {self.spent:g}"
+
+
 class ConfigurationAccepted(Event, frozen=True, kw_only=True):
     """This client's policy accepted the server's proposal."""
 

@@ -68,7 +68,8 @@ class JournalFile:
         if self._tokens is not None and self._lines < (known := self._tokens.journal):
             raise JournalError(
                 f"{self._path} has {self._lines} lines, and {known} were written: it is a backup, or was removed, "
-                "and has forgotten rounds, and what they cost of the budget; restore the newest one, or make new keys"
+                "and has forgotten rounds, and what they cost of the budget; restore the newest one, or if it is lost "
+                "remove the file of tokens as well, and have the operator of the server take this client out of its own"
             )
         return entries
 

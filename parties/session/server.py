@@ -26,6 +26,7 @@ from tacit.parties.links.tokens import TokenFile
 from tacit.parties.session import events
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.shell import Hooks, Shell
+from tacit.parties.session.spending import SpendingFile
 from tacit.parties.session.task import ServerTask, UnusableSumError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.events import Event as LoggedEvent
@@ -33,7 +34,7 @@ from tacit.protocol.core.events import MessageRefused as RefusalLogged
 from tacit.protocol.core.machine import Ended, Output, Transmit
 from tacit.protocol.core.roster import Roster, difference
 from tacit.protocol.session.events import ClientJoined, ClientLeft, RoundStarted
-from tacit.protocol.session.rounds import NewModel, RoundDone
+from tacit.protocol.session.rounds import NewModel, RoundDone, SpendingHeld
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.session.states import SessionState
 from tacit.protocol.sum.configuration import Configuration
@@ -57,6 +58,8 @@ class ServerSettings:
     grace: float
     tokens: TokenFile | None = None
     """By which copies of folders, of clients or its own, are noticed; None: by nothing."""
+    spending: SpendingFile | None = None
+    """Where it keeps what clients state of their spending; None: nowhere."""
     enough_seconds: float | None = None
     """How long to gather before as few as a round takes are enough; None: as long as join_seconds."""
     participants: int | None = None
@@ -123,6 +126,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             regather_seconds=settings.regather_seconds,
             participants=settings.participants,
             sampling=settings.sampling,
+            held=settings.spending.held(settings.roster.lineage).items() if settings.spending else (),
         )
         super().__init__(machine, event_log, hooks)
         event_log.outside = keeper.outside
@@ -187,6 +191,9 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             except (NotConnectedError, PeerStalledError) as error:
                 # The machine learns of it by the lost link or by the deadline.
                 self._event_log.write(events.SendFailed(to=output.to, reason=str(error)))
+        elif isinstance(output, SpendingHeld):
+            if (spending := self._settings.spending) is not None:
+                await asyncio.to_thread(spending.keep, self._settings.roster.lineage, output.statements)
         elif isinstance(output, NewModel):
             self._keeper.replace(output.model)
             # The clients may remember no later one than that before the last round, which is then held again.

@@ -34,6 +34,7 @@ from tacit.protocol.session.rounds import (
     JournalEntry,
     RosterChanged,
     RoundOver,
+    SpendingHeld,
     Train,
     agree,
     sum_client,
@@ -41,6 +42,7 @@ from tacit.protocol.session.rounds import (
 from tacit.protocol.session.states import CLIENT_CONTAINS, IN_SUM, NO_ROUND, SUM_TO_CLIENT, TrainingState
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.exchange import ClientAborted, Contributed
+from tacit.protocol.sum.spending import SpendingSeen, held_of, state_spending
 from tacit.protocol.sum.states import PHASES, Phase, SumLabel, SumTrigger
 
 
@@ -64,6 +66,7 @@ class TrainingClient(
     outputs=Transmit
     | Event
     | Journal
+    | SpendingHeld
     | Accepted
     | FixedPart
     | Train
@@ -110,6 +113,9 @@ class TrainingClient(
         return [] if holder is None else self.relay(holder, holder.provide(epoch, model, now), now)
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
+        if part not in (self, self.holder, self.sum):
+            # It was let go while it spoke: the round is over.
+            return ()
         round = 0 if part is self.holder else self.round
         return (self._link.transmit(send.message, send.payload, round=round),)
 
@@ -118,7 +124,8 @@ class TrainingClient(
         cohort = self._cohort_of(message.cohort)
         if (heard.envelope.session, round) in self._entered:
             raise RemoteProtocolError(Code.SESSION, f"this client was in round {round} of this session before")
-        self._policy.check_budget(self._spent + self._policy.cost(self.configuration))
+        cost = self._policy.cost(self.configuration)
+        self._policy.check_budget(spent := self._spent + cost)
         layout = self.configuration.state
         if message.model.size != layout.size:
             raise RemoteProtocolError(
@@ -137,14 +144,21 @@ class TrainingClient(
         else:
             blobs.append(incoming)
         part = _Round(cohort, message.model.digest, key, data, tuple(blobs))
-        begun = sum_client(self._agreement(part, round), self.name, signing=self._signing, entropy=self._entropy)
-        fetching, entry = self._fetched(part, round, now), self._entry(round)
+        agreement = self._agreement(part, round)
+        stated: dict[str, Any] = {}
+        if agreement.secure:
+            others = {name: held_of(self._held, self._roster.member(name)) for name in cohort} if self._held else {}
+            stated = {"spent": state_spending(self._signing, self._roster.lineage, spent), "known": others}
+        begun = sum_client(agreement, self.name, signing=self._signing, entropy=self._entropy, **stated)
+        fetching = self._fetched(part, round, now)
+        entry = JournalEntry(session=self._link.session, round=round, cost=cost)
 
         def enter() -> list[Output]:
             if self.holder is not None:
                 self.holder.round_begun()
             self._link.round, self._open = round, True
             self._entered.add((entry.session, entry.round))
+            self._before, self._spent = self._spent, spent
             self._model, self.sum = held, begun
             return [*self.relay(begun, begun.start(now), now), *fetching.outputs]
 
@@ -177,14 +191,11 @@ class TrainingClient(
         if current is None:
             raise LocalProtocolError(f"{self.name!r} contributes to no sum")
         current.check_vector(vector)
-        cost = self._policy.cost(self.configuration)
-        entered = (Journal(self._entry(self.round, cost)),) if cost else ()
-
-        def commit() -> list[Output]:
-            self._spent += cost
-            return self.relay(current, current.contribute(vector, now), now)
-
-        return Step(TrainingState.AGGREGATING, entered, commit, data=part)
+        return Step(
+            TrainingState.AGGREGATING,
+            commit=lambda: self.relay(current, current.contribute(vector, now), now),
+            data=part,
+        )
 
     def on_contributed(self, contributed: Contributed, now: float) -> Step[TrainingState]:
         agreement = self._agreement(self.at(_Round), self.round)
@@ -248,9 +259,6 @@ class TrainingClient(
         deadline = now + 2 * self.configuration.phase_seconds
         return Step(TrainingState.FETCHING_MODEL, sends, data=part, deadline=deadline)
 
-    def _entry(self, round: int, cost: float = 0.0) -> JournalEntry:
-        return JournalEntry(session=self._link.session, round=round, cost=cost)
-
     def _agreement(self, part: _Round, round: int) -> Agreement:
         """What this client goes by in the sum of this round."""
         return agree(
@@ -279,6 +287,7 @@ def _client_table() -> Table[TrainingState]:
         (s.TRAINING, SumTrigger.CONTRIBUTE): Row(TrainingClient.on_contribute, (s.AGGREGATING,)),
         **{(state, kind): Inside("sum") for state in IN_SUM for kind in SUM_TO_CLIENT},
         **{(state, ClientAborted): Row(TrainingClient.on_sum_aborted, (s.AWAIT_ROUND,)) for state in IN_SUM},
+        **{(state, SpendingSeen): Row(TrainingClient.on_spending_seen, (state, s.AWAIT_ROUND)) for state in IN_SUM},
         (s.AGGREGATING, Contributed): Row(TrainingClient.on_contributed, (s.AWAIT_ROUND,)),
     }
     outside = (s.AWAIT_WELCOME, s.AWAIT_ROUND)

@@ -34,10 +34,13 @@ from tacit.protocol.session.rounds import (
     JournalLine,
     RosterChanged,
     RoundOver,
+    SpendingEntry,
+    SpendingHeld,
 )
 from tacit.protocol.session.states import NO_ROUND, OUTSIDE_ROUNDS, WITHIN_ROUNDS, TrainingState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.policy import Policy
+from tacit.protocol.sum.spending import SpendingSeen, highest, news
 
 FIRST_LINK_BYTES: Final = 2
 """Random bytes of a process's first link number. One restart in 65,536 repeats the former number."""
@@ -152,6 +155,17 @@ def journalled_group(journal: Iterable[JournalLine]) -> bytes | None:
     return group
 
 
+def journalled_spending(journal: Iterable[JournalLine]) -> float:
+    """What a client with this journal has spent of its privacy budget."""
+    spent = 0.0
+    for line in journal:
+        if isinstance(line, JournalEntry):
+            spent += line.cost
+        elif isinstance(line, SpendingEntry):
+            spent = max(spent, line.spent)
+    return spent
+
+
 def check_group(former: bytes | None, roster: Roster, client: str, *, accepted: str = "") -> tuple[GroupEntry, ...]:
     """What is to be written before a session with this roster. Refuses another group than the former.
 
@@ -179,7 +193,8 @@ class SessionClient(Machine[TrainingState]):
 
     journal: the rounds that this client entered before, from its disk; patience: seconds to wait for the
     server outside of a round before it is asked, and then for its answer; grace: seconds for a lost link to come back;
-    accepted_groups: the fingerprint of a roster in which it may be in another group than before.
+    accepted_groups: the fingerprint of a roster in which it may be in another group than before; held: signing keys and
+    the statements of other clients' spending that it has kept; spent: what its owner states of its own, None: nothing.
     """
 
     holder: GroupKeyHolder | None
@@ -200,6 +215,8 @@ class SessionClient(Machine[TrainingState]):
         patience: float,
         grace: float,
         accepted_groups: str = "",
+        held: Iterable[tuple[bytes, bytes]] = (),
+        spent: float | None = None,
     ) -> None:
         super().__init__(self.transitions(), TrainingState.OFFLINE)
         self.name = name
@@ -213,8 +230,14 @@ class SessionClient(Machine[TrainingState]):
         """Rounds that it was in, in the life of its keys."""
         self._former_group = journalled_group(lines)
         self._accepted_groups = accepted_groups
-        self._spent = sum(entry.cost for entry in entries)
-        """Of the budget of its policy."""
+        self._member = roster.member(name)
+        self._held = dict(held)
+        self._stated = spent
+        """By its owner, until it is in the journal."""
+        self._knows = bool(lines)
+        """Whether it remembers anything of its own."""
+        self._spent = self._before = journalled_spending(lines)
+        """Of the budget of its policy, with the present round and without it."""
         self._entropy = entropy
         self._patience = patience
         self._grace = grace
@@ -314,6 +337,7 @@ class SessionClient(Machine[TrainingState]):
         configuration = decode_structure(heard.message.configuration, Configuration, limit=BODY_LIMIT)
         self._policy.check(configuration, clients=len(self._roster.clients), groups=self._roster.group_sizes)
         lines = self._check_group(self._roster)
+        learnt, spent = self._learn(configuration, heard.message.spent)
         holder = GroupKeyHolder(
             self.name,
             self._roster,
@@ -328,8 +352,10 @@ class SessionClient(Machine[TrainingState]):
             self._configuration = configuration
             self._former_group = journalled_group(lines) if lines else self._former_group
             self.holder = holder if configuration.group_key else None
+            self._spent = self._before = spent
+            self._knows, self._stated = self._knows or bool(learnt), None
 
-        outputs = (*map(Journal, lines), Accepted(configuration))
+        outputs = (*map(Journal, lines), *learnt, Accepted(configuration))
         return Step(TrainingState.AWAIT_ROUND, outputs, commit, deadline=now + self._patience)
 
     def on_abort(self, heard: Heard[Abort], now: float) -> Step[TrainingState]:
@@ -376,6 +402,45 @@ class SessionClient(Machine[TrainingState]):
 
     def on_drop(self, now: float) -> Step[TrainingState]:
         return self._ended(Code.LEFT, f"the link to {self._server} is lost and did not come back in {self._grace:g} s")
+
+    def _learn(self, configuration: Configuration, told: bytes) -> tuple[tuple[Output, ...], float]:
+        """What the journal gets to know of the budget by the server and the owner, and what was spent in all. Refuses
+        to begin where nobody knows."""
+        witnessed, stated = highest([told], self._roster.lineage, self._member), self._stated
+        if self._policy.cost(configuration) and not self._knows and not witnessed and stated is None:
+            raise RemoteProtocolError(
+                Code.POLICY,
+                "this client has a privacy budget, and neither its journal nor the server knows what was spent of it: "
+                "state that once, as the epsilon of all former updates, 0 if there were none: tacit client --spent X",
+            )
+        spent = max(self._spent, witnessed, stated or 0.0)
+        if spent == self._spent and (self._knows or stated is None):
+            return (), spent
+        return (Journal(SpendingEntry(spent=spent, by_owner=stated == spent)),), spent
+
+    def on_spending_seen(self, seen: SpendingSeen, now: float) -> Step[TrainingState]:
+        """Keep what other clients state, and go by what they know of this one, which no journal from a backup does."""
+        clients = {name: self._roster.member(name).signing_public for name, _ in seen.statements}
+        others = [(clients[name], said) for name, said in seen.statements if name != self.name]
+        known = highest(
+            (said for name, said in seen.statements if name == self.name), self._roster.lineage, self._member
+        )
+        kept = news(self._held, others)
+        step = Step(self.state, (SpendingHeld(kept),) * bool(kept), lambda: self._held.update(kept))
+        if known <= self._before:
+            return step
+        spent = known + self._spent - self._before
+        try:
+            self._policy.check_budget(spent)
+        except RemoteProtocolError as error:
+            step = self.refuse(self._server, error.within(self.round), now)
+        following = step.commit
+
+        def commit() -> Sequence[Output] | None:
+            self._before, self._spent = known, spent
+            return following()
+
+        return replace(step, outputs=(Journal(SpendingEntry(spent=spent)), *step.outputs), commit=commit)
 
     def _check_group(self, roster: Roster) -> tuple[GroupEntry, ...]:
         return check_group(self._former_group, roster, self.name, accepted=self._accepted_groups)

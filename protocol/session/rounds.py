@@ -49,15 +49,13 @@ class Train(Output):
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, tag="stage"):
-    """One line of a client's journal: it entered this round, and never enters it again.
-
-    One stands there before anything of the round leaves, and another one before what its vector costs is spent.
-    """
+    """One line of a client's journal, before anything of the round leaves: it entered this round, and never enters it
+    again."""
 
     session: bytes
     round: int
     cost: float = 0.0
-    """What the vector of this round costs of the client's budget, whatever becomes of it."""
+    """What this round costs of the client's budget, whatever becomes of its vector."""
 
 
 class GroupEntry(msgspec.Struct, frozen=True, kw_only=True, tag="group"):
@@ -67,7 +65,14 @@ class GroupEntry(msgspec.Struct, frozen=True, kw_only=True, tag="group"):
     """Its hash, empty where the client is in none."""
 
 
-JournalLine = JournalEntry | GroupEntry
+class SpendingEntry(msgspec.Struct, frozen=True, kw_only=True, tag="spending"):
+    """One line of a client's journal: it has spent so much, as others know or its owner says."""
+
+    spent: float
+    by_owner: bool = False
+
+
+JournalLine = JournalEntry | GroupEntry | SpendingEntry
 """Whatever stands in a journal."""
 
 
@@ -76,6 +81,13 @@ class Journal(Output):
     """To be on the disk before the next output leaves."""
 
     entry: JournalLine
+
+
+@dataclass(frozen=True)
+class SpendingHeld(Output):
+    """Statements of clients' spending, by the signing key of each, to be kept in the place of lower ones."""
+
+    statements: Mapping[bytes, bytes]
 
 
 @dataclass(frozen=True)
@@ -167,6 +179,7 @@ def agree(
         ring=packing.ring,
         length=packing.length,
         roster=roster.hash,
+        lineage=roster.lineage,
         configuration=configuration.hash(),
         model=model,
         group_key=group_key,

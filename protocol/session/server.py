@@ -8,7 +8,7 @@ the shell calls `next_round` with the new model, or `finish`. Who comes and goes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from math import inf
 from statistics import median
@@ -41,7 +41,7 @@ from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost
 from tacit.protocol.group_key.states import TO_KEEPER
 from tacit.protocol.session.events import GatheringStarted, ModelNotReceived, RoundStarted
 from tacit.protocol.session.messages import EndRound, FetchFixed, Hello, StartRound
-from tacit.protocol.session.rounds import NewModel, RoundDone, ServerPart, agree, sum_server
+from tacit.protocol.session.rounds import NewModel, RoundDone, ServerPart, SpendingHeld, agree, sum_server
 from tacit.protocol.session.sampling import check_cohorts, drawing_order
 from tacit.protocol.session.server_session import NOT_AT_FAULT, CurrentRound, Model, SessionServer, outcome
 from tacit.protocol.session.states import SERVER_CONTAINS, SUM_TO_SERVER, SessionState, SessionTrigger
@@ -55,12 +55,13 @@ from tacit.protocol.session.stragglers import (
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.exchange import Dropped, ServerAborted, Summed
+from tacit.protocol.sum.spending import SpendingSeen
 from tacit.protocol.sum.states import Phase
 
 
 class TrainingServer(
     SessionServer,
-    outputs=Transmit | Event | NewModel | RoundDone | Ended,
+    outputs=Transmit | Event | SpendingHeld | NewModel | RoundDone | Ended,
     contains=SERVER_CONTAINS,
 ):
     """The server of one session.
@@ -74,7 +75,7 @@ class TrainingServer(
 
     participants: how many clients to gather, of whom every round draws a cohort of at most configuration.clients; None:
     as many as these, and each round takes the first ones of the roster that are ready. sampling: seed of the draws, 32
-    bytes; empty draws one from `entropy`.
+    bytes; empty draws one from `entropy`. held: as of SessionServer.
     """
 
     sum: ServerPart | None
@@ -97,8 +98,9 @@ class TrainingServer(
         regather_seconds: float = 0.0,
         participants: int | None = None,
         sampling: bytes = b"",
+        held: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
-        super().__init__(roster, configuration, session=entropy(KEY_BYTES), grace=grace, completed=completed)
+        super().__init__(roster, configuration, session=entropy(KEY_BYTES), grace=grace, completed=completed, held=held)
         self._configuration = configuration
         self._participants = max(participants or 0, configuration.clients)
         self._sampling = b""
@@ -464,6 +466,7 @@ def _server_table() -> Table[SessionState]:
         (s.KEYING, KeyFailed): Row(TrainingServer.on_key_failed, prepared),
         (s.KEYING, KeyLost): Row(TrainingServer.on_key_lost, (s.ENDED,)),
         **{(s.IN_ROUND, cause): Inside("sum") for cause in (*SUM_TO_SERVER, Trigger.DROP)},
+        (s.IN_ROUND, SpendingSeen): Row(TrainingServer.on_spending_seen, (s.IN_ROUND,)),
         (s.IN_ROUND, Summed): Row(TrainingServer.on_summed, (s.BETWEEN_ROUNDS,)),
         (s.IN_ROUND, ServerAborted): Row(TrainingServer.on_sum_aborted, (s.BETWEEN_ROUNDS,)),
         (s.BETWEEN_ROUNDS, SessionTrigger.NEXT_ROUND): Row(TrainingServer.on_next_round, prepared),

@@ -28,10 +28,11 @@ from tacit.protocol.core.rate_limit import RateLimit
 from tacit.protocol.core.roster import Roster, encode_members
 from tacit.protocol.session.events import ClientJoined, ClientLeft, ClientResumed
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello, NewRoster, Welcome
-from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.session.rounds import RoundDone, SpendingHeld
 from tacit.protocol.session.states import SessionState, SessionTrigger
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.exchange import Dropped, ServerAborted, Summed
+from tacit.protocol.sum.spending import SpendingSeen, held_of, news
 from tacit.protocol.sum.states import SumLabel
 
 
@@ -253,7 +254,7 @@ class SessionServer(Machine[SessionState]):
     """The server of one session.
 
     session: its name, 32 bytes; grace: seconds for a lost link to come back; completed: rounds of earlier sessions,
-    after which this one goes on counting.
+    after which this one goes on counting; held: signing keys and the statements of spending that it has kept.
     """
 
     def transitions(self) -> Table[SessionState]:
@@ -261,7 +262,14 @@ class SessionServer(Machine[SessionState]):
         raise NotImplementedError
 
     def __init__(
-        self, roster: Roster, configuration: Configuration, *, session: bytes, grace: float, completed: int
+        self,
+        roster: Roster,
+        configuration: Configuration,
+        *,
+        session: bytes,
+        grace: float,
+        completed: int,
+        held: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
         super().__init__(self.transitions(), SessionState.GATHERING)
         self._roster = roster
@@ -275,7 +283,8 @@ class SessionServer(Machine[SessionState]):
         """The later version of the roster with which the next session goes on."""
         self._lost_links: set[str] = set()
         """Members whose link or process was lost since the round began."""
-        self._welcome = Welcome(roster=roster.hash, configuration=encode_structure(configuration))
+        self._held = dict(held)
+        self._encoded = encode_structure(configuration)
 
     @property
     def session(self) -> bytes:
@@ -365,7 +374,9 @@ class SessionServer(Machine[SessionState]):
         if self._holds[member] != self._roster.hash:
             return self._correct(member, now)
         self.presence.join(member, now)
-        return [self._transmit(member, self._welcome, round=0), ClientJoined(member=member)]
+        spent = held_of(self._held, self._roster.member(member))
+        welcome = Welcome(roster=self._roster.hash, configuration=self._encoded, spent=spent)
+        return [self._transmit(member, welcome, round=0), ClientJoined(member=member)]
 
     def _correct(self, member: str, now: float) -> list[Output]:
         """A member that holds another roster is told this one, if it can check it. It may come again."""
@@ -413,6 +424,12 @@ class SessionServer(Machine[SessionState]):
             return self._leave(sender, f"it {did}: {heard.message.detail}", now)
 
         return Step(self.state, (), commit)
+
+    def on_spending_seen(self, seen: SpendingSeen, now: float) -> Step[SessionState]:
+        """Keep what clients state of their spending, to tell it to those that have forgotten it."""
+        stated = ((self._roster.member(name).signing_public, said) for name, said in seen.statements)
+        kept = news(self._held, stated)
+        return Step(self.state, (SpendingHeld(kept),) * bool(kept), lambda: self._held.update(kept))
 
     def on_change_roster(self, model: bytes, unusable: str, now: float) -> Step[SessionState]:
         return self._all_done()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -31,6 +31,7 @@ from tacit.protocol.core.primitives import (
 )
 from tacit.protocol.core.roster import Members, encode_members, split_records
 from tacit.protocol.sum.messages import AdvertiseKeys
+from tacit.protocol.sum.spending import NOTHING_SPENT, STATEMENT_BYTES, check_statement
 from tacit.protocol.sum.states import VERSION, SumLabel
 from tacit.secagg.graph import GraphParameters, ring_order
 from tacit.secagg.keystream import Mask, Usage
@@ -77,6 +78,8 @@ class Agreement:
     configuration: bytes
     model: bytes
     """Hashes of the roster, the configuration and the model."""
+    lineage: bytes = b""
+    """Of the roster: what statements of spending are bound to."""
     group_key: bytes = b""
     """Hash of the transcript of the group key that the members use in this round, if they have one."""
     single_vectors: bool = False
@@ -324,56 +327,74 @@ class Advert:
     mask_key: bytes
     choices: bytes
     signature: bytes
+    spent: bytes = NOTHING_SPENT
+
+    @property
+    def signed(self) -> bytes:
+        return self.channel_key + self.mask_key + self.choices + self.spent
 
     @property
     def record(self) -> bytes:
         """Fixed-size encoding within a list of adverts."""
-        return self.channel_key + self.mask_key + self.choices + self.signature
+        return self.signed + self.signature
 
     def message(self) -> AdvertiseKeys:
         return AdvertiseKeys(
-            channel_key=self.channel_key, mask_key=self.mask_key, choices=self.choices, signature=self.signature
+            channel_key=self.channel_key,
+            mask_key=self.mask_key,
+            choices=self.choices,
+            spent=self.spent,
+            signature=self.signature,
         )
 
 
 def sign_advert(
-    agreement: Agreement, member: int, signing: SigningKey, *, channel_key: bytes, mask_key: bytes, choices: bytes
+    agreement: Agreement,
+    member: int,
+    signing: SigningKey,
+    *,
+    channel_key: bytes,
+    mask_key: bytes,
+    choices: bytes,
+    spent: bytes = NOTHING_SPENT,
 ) -> Advert:
     """An advert; signed in active mode."""
-    signature = b""
-    if agreement.active:
-        signature = signing.sign(
-            SumLabel.SIGN_ADVERT, *_signed_parts(agreement, member, channel_key + mask_key + choices)
-        )
-    return Advert(channel_key, mask_key, choices, signature)
+    advert = Advert(channel_key, mask_key, choices, b"", spent)
+    if not agreement.active:
+        return advert
+    parts = _signed_parts(agreement, member, advert.signed)
+    return replace(advert, signature=signing.sign(SumLabel.SIGN_ADVERT, *parts))
 
 
 def check_advert(agreement: Agreement, member: int, message: AdvertiseKeys) -> tuple[Advert, tuple[int, ...]]:
-    """The advert and the holders it names; refuses invalid keys, choices, or signature."""
-    advert = Advert(message.channel_key, message.mask_key, message.choices, message.signature)
+    """The advert and the holders it names; refuses invalid keys, choices, statement of spending, or signature."""
+    advert = Advert(message.channel_key, message.mask_key, message.choices, message.signature, message.spent)
     check_public_key(advert.channel_key)
     check_public_key(advert.mask_key)
     choices = read_choices(agreement, member, advert.choices)
-    parts = _signed_parts(agreement, member, advert.channel_key + advert.mask_key + advert.choices)
+    parts = _signed_parts(agreement, member, advert.signed)
     agreement.check_signature(member, advert.signature, SumLabel.SIGN_ADVERT, *parts)
+    check_statement(advert.spent, agreement.lineage, agreement.signing_keys[member])
     return advert, choices
 
 
 def record_bytes(agreement: Agreement) -> int:
     choices = 2 * agreement.parameters.neighbours if agreement.regular and agreement.active else 0
-    return 2 * KEY_BYTES + choices + (SIGNATURE_BYTES if agreement.active else 0)
+    return 2 * KEY_BYTES + choices + STATEMENT_BYTES + (SIGNATURE_BYTES if agreement.active else 0)
 
 
 def split_adverts(agreement: Agreement, records: bytes, members: tuple[int, ...]) -> dict[int, Advert]:
     """The adverts of these members, unchecked; refuses any other length."""
     size = record_bytes(agreement)
-    choices_end = size - (SIGNATURE_BYTES if agreement.active else 0)
+    spent_end = size - (SIGNATURE_BYTES if agreement.active else 0)
+    choices_end = spent_end - STATEMENT_BYTES
     return {
         member: Advert(
             record[:KEY_BYTES],
             record[KEY_BYTES : 2 * KEY_BYTES],
             record[2 * KEY_BYTES : choices_end],
-            record[choices_end:],
+            record[spent_end:],
+            record[choices_end:spent_end],
         )
         for member, record in split_records(records, size, members, Code.KEYS).items()
     }

@@ -9,7 +9,7 @@ their owner: only a holder that lies complains of an honest one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -60,6 +60,7 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
 )
 from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES, HeldShares, open_packet, read_shares, seal_shares
+from tacit.protocol.sum.spending import NOTHING_SPENT, SpendingSeen
 from tacit.protocol.sum.states import ClientState, SumLabel, SumTrigger
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 
@@ -107,11 +108,21 @@ class _Masked(Own):
 
 
 class AggregationClient(Participant):
-    """One client in one secure sum."""
+    """One client in one secure sum. spent: the statement of its spending; known: those of other clients, by name."""
 
-    def __init__(self, agreement: Agreement, name: str, *, signing: SigningKey, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        agreement: Agreement,
+        name: str,
+        *,
+        signing: SigningKey,
+        entropy: Entropy,
+        spent: bytes = NOTHING_SPENT,
+        known: Mapping[str, bytes] | None = None,
+    ) -> None:
         table = CLIENT_TABLES["active" if agreement.active else "semi-honest"]
         super().__init__(table, agreement, name, signing=signing, entropy=entropy)
+        self._spent, self._known = spent, known or {}
         self.masks = 0
         """How many masks its vector got."""
 
@@ -125,6 +136,7 @@ class AggregationClient(Participant):
             channel_key=channel.public,
             mask_key=mask_key.public,
             choices=choose_holders(agreement, self.member, self._entropy),
+            spent=self._spent,
         )
         return Step(
             ClientState.AWAIT_PEER_KEYS,
@@ -168,6 +180,9 @@ class AggregationClient(Participant):
             secrets=(own.mask_key.private, seed),
             holders={holder: adverts[holder].channel_key for holder in neighbourhood.holders},
             entropy=self._entropy,
+            known={
+                holder: self._known.get(agreement.cohort[holder], NOTHING_SPENT) for holder in neighbourhood.holders
+            },
         )
         seed_commitment = digest(SumLabel.SEED, agreement.context, seed)
         signatures = [
@@ -182,9 +197,10 @@ class AggregationClient(Participant):
             packets=packets,
             signatures=b"".join(signatures),
         )
+        seen = self._seen((member, advert.spent) for member, advert in adverts.items() if member != me)
         return Step(
             ClientState.AWAIT_PEER_SHARES,
-            (self._send(share_keys),),
+            (self._send(share_keys), *seen),
             data=_Shared(
                 vector=own.vector,
                 channel=own.channel,
@@ -214,13 +230,13 @@ class AggregationClient(Participant):
         signatures = agreement.split_signatures(message.signatures, owners)
         holding = sum(holder in sharers for holder in own.neighbourhood.holders)
         self._require(holding, "clients shared their secrets and hold this client's shares")
-        held, disputed = {}, {}
+        held, disputed, told = {}, {}, []
         for owner, packet in packets.items():
             # What its owner did not sign is the work of the server, and nobody is to reveal anything because of it.
             signed = packet_signed(agreement, own.digest, owner=owner, holder=me, packet=packet)
             agreement.check_signature(owner, signatures[owner], SumLabel.SIGN_SHARES, *signed)
             try:
-                held[owner] = open_packet(
+                held[owner], statement = open_packet(
                     agreement,
                     own.digest,
                     packet,
@@ -231,6 +247,8 @@ class AggregationClient(Participant):
                 )
             except RemoteProtocolError:
                 disputed[owner] = packet
+            else:
+                told.append((me, statement))
         if me in disputed:
             raise RemoteProtocolError(Code.SHARES, "this client's own shares came back altered")
         sharing = agreement.sharing_digest(own.digest, sharers.bitmap)
@@ -246,9 +264,10 @@ class AggregationClient(Participant):
             self.masks = len(masks)
 
         against = [agreement.cohort[owner] for owner in disputed]
+        complained = (ComplaintSent(against=against),) if against else ()
         return Step(
             ClientState.AWAIT_VECTOR,
-            (ComplaintSent(against=against),) if against else (),
+            (*complained, *self._seen(told)),
             commit,
             data=_Masked(
                 vector=own.vector,
@@ -320,6 +339,10 @@ class AggregationClient(Participant):
         )
         done = Contributed(tuple(agreement.cohort[member] for member in survivors))
         return Step(ClientState.DONE, (self._send(reply), done))
+
+    def _seen(self, statements: Iterable[tuple[int, bytes]]) -> tuple[SpendingSeen, ...]:
+        found = tuple((self.agreement.cohort[member], said) for member, said in statements if said != NOTHING_SPENT)
+        return (SpendingSeen(found),) if found else ()
 
     def _sign(self, label: Label, *parts: bytes) -> bytes:
         """A signature in active mode, nothing otherwise."""

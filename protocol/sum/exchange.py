@@ -35,6 +35,7 @@ from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.events import ClientDropped, PhaseOpened
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
+from tacit.protocol.sum.spending import SpendingSeen
 from tacit.protocol.sum.states import ClientState, Phase, ServerState, SumTrigger
 from tacit.protocol.sum.vector_sum import VectorSum
 
@@ -135,7 +136,7 @@ class Own:
     asked: int = 0
 
 
-class Participant(Answering[ClientState], outputs=Send | Event | Contributed | ClientAborted):
+class Participant(Answering[ClientState], outputs=Send | Event | SpendingSeen | Contributed | ClientAborted):
     """One client in one sum."""
 
     ends = (ClientState.DONE, ClientState.ABORTED)
@@ -212,7 +213,7 @@ class Participant(Answering[ClientState], outputs=Send | Event | Contributed | C
         raise NotImplementedError
 
 
-class Attendance(Machine[ServerState], outputs=Send | Event | Summed | ServerAborted):
+class Attendance(Machine[ServerState], outputs=Send | Event | SpendingSeen | Summed | ServerAborted):
     """The members of one sum. All are waited for from the start; `now` starts the first deadline."""
 
     def __init__(self, table: Table[ServerState], state: ServerState, agreement: Agreement, now: float) -> None:
@@ -385,7 +386,7 @@ class Attendance(Machine[ServerState], outputs=Send | Event | Summed | ServerAbo
         state: ServerState,
         messages: Mapping[int, Message],
         commit: Callable[[], Sequence[Output] | None],
-        *reports: Event,
+        *reports: Event | SpendingSeen,
     ) -> Step[ServerState]:
         report = PhaseOpened(phase=Phase(state.value), members=len(messages))
         sends = [Send(self.agreement.cohort[member], message) for member, message in messages.items()]

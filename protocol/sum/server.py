@@ -51,6 +51,7 @@ from tacit.protocol.sum.sharing import (
     read_shares,
     remove_masks,
 )
+from tacit.protocol.sum.spending import NOTHING_SPENT, SpendingSeen
 from tacit.protocol.sum.states import ServerState, SumLabel
 from tacit.secagg.shamir import SHARE_BYTES
 
@@ -122,7 +123,12 @@ class AggregationServer(Attendance):
             self._adverts_digest, self._neighbourhoods = digest, neighbourhoods
             self._begin_phase(advertised, now)
 
-        return self._next(ServerState.SHARE_KEYS, {member: peer_keys(member) for member in advertised}, commit)
+        stated = ((agreement.cohort[member], advert.spent) for member, advert in adverts.items())
+        seen = tuple((name, said) for name, said in stated if said != NOTHING_SPENT)
+        reports = (SpendingSeen(seen),) if seen else ()
+        return self._next(
+            ServerState.SHARE_KEYS, {member: peer_keys(member) for member in advertised}, commit, *reports
+        )
 
     def on_share_keys(self, heard: Heard[ShareKeys], now: float) -> Step[ServerState]:
         message = heard.message

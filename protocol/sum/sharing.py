@@ -29,6 +29,7 @@ from tacit.protocol.core.primitives import (
     seal,
 )
 from tacit.protocol.sum.agreement import Agreement, owner_and_holder, pairwise_mask
+from tacit.protocol.sum.spending import NOTHING_SPENT, STATEMENT_BYTES
 from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.shamir import SHARE_BYTES, reconstruct, reconstruct_each, share
@@ -36,7 +37,7 @@ from tacit.secagg.work import WorkKind, work
 
 COMMITMENTS_BYTES: Final = 2 * KEY_BYTES
 BOTH_BYTES: Final = 2 * SHARE_BYTES
-PACKET_BYTES: Final = COMMITMENTS_BYTES + BOTH_BYTES + TAG_BYTES
+PACKET_BYTES: Final = COMMITMENTS_BYTES + BOTH_BYTES + STATEMENT_BYTES + TAG_BYTES
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,12 @@ def seal_shares(
     secrets: tuple[bytes, bytes],
     holders: dict[int, bytes],
     entropy: Entropy,
+    known: Mapping[int, bytes] | None = None,
 ) -> tuple[bytes, dict[int, HeldShares]]:
     """The packets for the holders, in rising order, and what each of them holds.
 
-    secrets: mask key and self-mask seed, 32 bytes each; holders: channel public key by member.
+    secrets: mask key and self-mask seed, 32 bytes each; holders: channel public key by member; known: statements of
+    holders' spending, by member.
     """
     members = sorted(holders)
     shares = share(
@@ -89,7 +92,8 @@ def seal_shares(
             SumLabel.KEY_SHARE, agreement, owner=owner, holder=holder, share=held.key
         ) + commit_share(SumLabel.SEED_SHARE, agreement, owner=owner, holder=holder, share=held.seed)
         key = _channel_key(agreement, adverts_digest, channel, holders[holder], owner=owner, holder=holder)
-        packets.append(commitments + seal(key, held.both, associated=commitments))
+        told = (known or {}).get(holder, NOTHING_SPENT)
+        packets.append(commitments + seal(key, held.both + told, associated=commitments))
         given[holder] = held
     return b"".join(packets), given
 
@@ -104,11 +108,14 @@ def open_packet(
     holder: int,
     channel: AgreementKey,
     owner_key: bytes,
-) -> HeldShares:
-    """The holder's shares of an owner; refuses what does not open or is not what the owner committed to."""
+) -> tuple[HeldShares, bytes]:
+    """The holder's shares of an owner, and what this one knows of its spending, unchecked; refuses what does not open
+    or is not what the owner committed to."""
     commitments, sealed = packet[:COMMITMENTS_BYTES], packet[COMMITMENTS_BYTES:]
     key = _channel_key(agreement, adverts_digest, channel, owner_key, owner=owner, holder=holder)
-    return read_shares(agreement, packet, open_sealed(key, sealed, associated=commitments), owner=owner, holder=holder)
+    opened = open_sealed(key, sealed, associated=commitments)
+    both, told = opened[:BOTH_BYTES], opened[BOTH_BYTES:]
+    return read_shares(agreement, packet, both, owner=owner, holder=holder), told
 
 
 def read_shares(agreement: Agreement, packet: bytes, both: bytes, *, owner: int, holder: int) -> HeldShares:

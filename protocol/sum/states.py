@@ -33,6 +33,7 @@ class SumLabel:
     SIGN_SHARES: Final = Label(b"tacit/1 sign SHARE_KEYS")
     SIGN_COMPLAINT: Final = Label(b"tacit/1 sign complaint in MASKED_INPUT")
     SIGN_SURVIVORS: Final = Label(b"tacit/1 sign CONSISTENCY_CHECK")
+    SIGN_SPENDING: Final = Label(b"tacit/1 sign spending of a privacy budget")
 
 
 class Phase(StrEnum):

@@ -131,6 +131,8 @@ class MemberInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     signing_public: Octets
     group: int = 0
     """Number of the client's group; 0 where it is in none."""
+    previous: tuple[Octets, ...] = ()
+    """Signing keys that it had before."""
 
 
 class PackingInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -66,6 +66,7 @@ from tacit.protocol.session.rounds import (
     RosterChanged,
     RoundDone,
     RoundOver,
+    SpendingEntry,
     Train,
 )
 from tacit.protocol.session.server import TrainingServer
@@ -246,6 +247,7 @@ EVENTS: Final[Mapping[type, tuple[str, ...]]] = {
     Accepted: ("accepted",),
     JournalEntry: ("journal", "round"),
     GroupEntry: ("journal group", "group"),
+    SpendingEntry: ("journal spending", "spent"),
     FixedPart: ("fixed part",),
     Train: ("train", "round", "key.transcript"),
     Reencrypt: ("encrypt", "source", "round", "key.key", "former.key"),

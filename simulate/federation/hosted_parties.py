@@ -237,6 +237,8 @@ class SimulatedClient(Surrounded, ClientHooks):
         self._role = role
         self._around = role.hooks()
         self._workplace = workplace
+        # Its clients are new; what they have spent when a simulation goes on is in their journals.
+        self.spent = 0.0
         seed = role.plan.seed
         self.seed = None if seed is None else client_seed(seed, index)
 

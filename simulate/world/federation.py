@@ -27,7 +27,15 @@ from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import Hello
-from tacit.protocol.session.rounds import Journal, JournalLine, NewModel, RosterChanged, RoundDone, Train
+from tacit.protocol.session.rounds import (
+    Journal,
+    JournalLine,
+    NewModel,
+    RosterChanged,
+    RoundDone,
+    SpendingHeld,
+    Train,
+)
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.session.states import TrainingState
 from tacit.protocol.sum.configuration import Configuration, share
@@ -133,6 +141,10 @@ class MemoryFederation(World[Parcel]):
         """What clients hold instead of the roster of the server."""
         self.accepted_groups = ""
         """The fingerprint of a roster whose groups all clients accept."""
+        self.spending: dict[str, dict[bytes, bytes]] = {}
+        """By party, the statements of clients' spending that it has kept on its disk."""
+        self.stated: dict[str, float] = {}
+        """What owners of clients state of their spending."""
         self.start_server()
 
     @property
@@ -155,6 +167,8 @@ class MemoryFederation(World[Parcel]):
         chosen: dict[str, Any] = {"regather_seconds": regather_seconds} if regather_seconds else {}
         if self.participants:
             chosen |= {"participants": self.participants, "sampling": self.sampling}
+        if self.spending.get(self.host):
+            chosen["held"] = list(self.spending[self.host].items())
         self.server = self.make(
             self.host,
             TrainingServer,
@@ -178,6 +192,9 @@ class MemoryFederation(World[Parcel]):
         self.dead.discard(name)
         self.disks[name].start_again()
         self._journals[name] = self.journal(name)
+        chosen: dict[str, Any] = {"held": list(self.spending[name].items())} if self.spending.get(name) else {}
+        if name in self.stated:
+            chosen["spent"] = self.stated[name]
         client = self.make(
             name,
             TrainingClient,
@@ -190,6 +207,7 @@ class MemoryFederation(World[Parcel]):
             patience=PATIENCE,
             grace=self.client_grace,
             accepted_groups=self.accepted_groups,
+            **chosen,
         )
         self.clients[name] = client
         self.emit(name, client.start(self.now))
@@ -285,6 +303,8 @@ class MemoryFederation(World[Parcel]):
         match output:
             case Journal(entry=entry):
                 self._journals[party].write(entry)
+            case SpendingHeld(statements=statements):
+                self.spending.setdefault(party, {}).update(statements)
             case Train(round=round):
                 self._later(party, lambda client: client.contribute(round, self.draw(party, round), self.now))
             case RosterChanged(roster=roster):

@@ -119,9 +119,10 @@ def test_what_is_sent_shows_neither_vector_nor_secrets(
     held: list[HeldShares] = []
     open_packet = aggregation_client.open_packet
 
-    def keeping(*arguments: Any, **options: Any) -> HeldShares:
-        held.append(open_packet(*arguments, **options))
-        return held[-1]
+    def keeping(*arguments: Any, **options: Any) -> tuple[HeldShares, bytes]:
+        opened = open_packet(*arguments, **options)
+        held.append(opened[0])
+        return opened
 
     monkeypatch.setattr(aggregation_client, "open_packet", keeping)
     made = memory_sum(seed=b"one", **KINDS[kind])

@@ -29,6 +29,7 @@ from tacit.protocol.sum.agreement import Advert, Agreement, adverts_digest
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares, ShareKeys, UnmaskRequest
 from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.spending import NOTHING_SPENT
 from tacit.protocol.sum.states import VERSION, ClientState, SumLabel
 from tests.exploration.machines import fingerprint
 from tests.exploration.session import MODEL, SERVER, Clients, Entered, Event, Gave, Host, waits_forever
@@ -82,10 +83,14 @@ class SessionLyingWorld:
             self._going_on[key] = self._completes(host)
         return self._going_on[key]
 
+    def _welcome(self) -> Welcome:
+        roster, configuration = self.clients.roster, self.clients.configuration
+        return Welcome(roster=roster.hash, configuration=encode_structure(configuration), spent=NOTHING_SPENT)
+
     def _completes(self, host: Host) -> bool:
         """Whether from here a server that keeps the rules has a round with this client, to its end."""
         clients, everybody, number = self.clients, self._cohorts[0], len(self._rounds) + 1
-        welcome = Welcome(roster=clients.roster.hash, configuration=encode_structure(clients.configuration))
+        welcome = self._welcome()
         start = StartRound(cohort=everybody, model=announce(MODEL, SumLabel.MODEL))
         says: dict[TrainingState, tuple[Message, int, bytes | None]] = {
             TrainingState.AWAIT_WELCOME: (welcome, 0, None),
@@ -146,13 +151,13 @@ class SessionLyingWorld:
 
     def _said(self, host: Host) -> Iterator[tuple[Message, int, bytes | None]]:
         """What the liar may say, with the round that it names, and what comes along."""
-        client, configuration = host.client, self.clients.configuration
+        client = host.client
         yield Abort(code=Code.LEFT, detail="", culprit=self._name), 0, None
         if client._link.asking:
             yield Resume(), 0, None
             return
         if client.state is TrainingState.AWAIT_WELCOME:
-            yield Welcome(roster=self.clients.roster.hash, configuration=encode_structure(configuration)), 0, None
+            yield self._welcome(), 0, None
             return
         for round in self._rounds:
             for cohort in self._cohorts:

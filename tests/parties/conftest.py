@@ -33,6 +33,7 @@ from tacit.parties.session.event_log import EventFile, EventLog, EventT
 from tacit.parties.session.events import ListeningStarted
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import Evaluation, OnRound, ServerParty, ServerSettings
+from tacit.parties.session.spending import SpendingFile
 from tacit.protocol.core.events import Event as LoggedEvent
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
@@ -177,6 +178,7 @@ class Federation:
             join_seconds=SECONDS,
             grace=self.grace,
             regather_seconds=self.regather,
+            spending=SpendingFile(self.directory / "server.spending"),
             participants=self.participants,
         )
 
@@ -198,6 +200,7 @@ class Federation:
         roster: Roster | None = None,
         policy: ClientPolicy | None = None,
         patience: float = SECONDS,
+        spent: float | None = None,
         on_update: OnUpdate = lambda round, update: None,
         on_model: OnModel = lambda learner, model, group, round: None,
         make: Callable[[Configuration], Learner] | None = None,
@@ -211,6 +214,8 @@ class Federation:
             policy=policy or accepting(self.protection),
             journal=JournalFile(self.journal(name)),
             patience=patience,
+            spent=spent,
+            spending=SpendingFile(self.directory / f"{name}.spending"),
             grace=self.grace,
             fixed=self.directory / f"{name}.fixed",
         )

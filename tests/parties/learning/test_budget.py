@@ -12,10 +12,10 @@ from tacit.parties.learning.task import Task
 from tacit.parties.protections.gaussian_noise import GaussianNoise, affordable, cost_of
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Noise
-from tacit.parties.session.events import ClientRoundEnded, RoundEnded
+from tacit.parties.session.events import ClientRoundEnded, RoundEnded, SpendingLearned
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.session.rounds import JournalEntry, RoundDone, RoundOver, Train
+from tacit.protocol.session.rounds import JournalEntry, RoundDone, RoundOver, SpendingEntry, Train
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput
 from tacit.protocol.sum.policy import Policy, below_policy
@@ -72,12 +72,14 @@ CLIENT = "client-0"
 
 
 def federation(rounds: int) -> MemoryFederation:
-    return MemoryFederation(small_configuration(5), 5, rounds=rounds, policies={CLIENT: Three()})
+    one = MemoryFederation(small_configuration(5), 5, rounds=rounds, policies={CLIENT: Three()})
+    one.stated = {CLIENT: 0.0}
+    return one
 
 
 def check_spent(one: MemoryFederation) -> None:
     """Three vectors were charged, each before it left, and no round was begun beyond them."""
-    assert [entry.cost for entry in one.journals[CLIENT] if entry.cost] == [1.0] * 3
+    assert [line.cost for line in one.journals[CLIENT] if isinstance(line, JournalEntry)] == [1.0] * 3
     sent = [parcel for parcel in one.log if parcel.sender == CLIENT and parcel.packet.kind is MaskedInput]
     assert len(sent) <= 3
     assert len(one.outcome(Train, CLIENT)) == 3
@@ -132,20 +134,27 @@ async def test_real_clients_keep_to_their_budgets(protected: Any) -> None:
     each = cost_of(federation.protection.noise())
     epsilon = float(get_epsilon_gaussian(1 / math.sqrt(2.5 * each), DELTA))
     server = await federation.serve(rounds=4)
-    clients = [
-        federation.join(name, policy=ClientPolicy(largest_epsilon=epsilon) if name == "client-4" else None)
-        for name in federation.clients
-    ]
+    own = {"client-4": {"policy": ClientPolicy(largest_epsilon=epsilon), "spent": 0.0}}
+    clients = [federation.join(name, **own.get(name, {})) for name in federation.clients]
     assert [end.code for end in await federation.all_of(server, *clients)] == [*[None] * 4, Code.POLICY]
     rounds = federation.events("server", RoundEnded)
     assert [("client-4" in done.survivors, done.status) for done in rounds] == [
         (True, "completed"), (True, "completed"), (False, "completed"), (False, "completed"),
     ]  # fmt: skip
     entries = JournalFile(federation.journal("client-4")).read()
-    assert [entry.cost for entry in entries if entry.cost] == [each] * 2
+    assert [entry.cost for entry in entries if isinstance(entry, JournalEntry)] == [each] * 2
     over = [fields.detail for fields in federation.events("client-4", ClientRoundEnded) if fields.code]
     assert over == [f"with another update this client would be beyond its budget of largest_epsilon = {epsilon} "
                     f"for delta = {DELTA}"]  # fmt: skip
+    # Restored from before all rounds, it learns from the others that nothing is left.
+    federation.journal("client-4").unlink()
+    federation.news.clear()
+    server = await federation.serve(rounds=1, completed=4)
+    own["client-4"].pop("spent")
+    clients = [federation.join(name, **own.get(name, {})) for name in federation.clients]
+    assert [end.code for end in await federation.all_of(server, *clients)] == [*[None] * 4, Code.POLICY]
+    assert [event.by_owner for event in federation.events("client-4", SpendingLearned)] == [True, False]
+    assert JournalFile(federation.journal("client-4")).read() == [SpendingEntry(spent=2 * each)]
 
 
 def test_a_budget_is_refused_by_name() -> None:

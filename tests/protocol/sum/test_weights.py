@@ -99,6 +99,6 @@ def test_the_same_entropy_gives_the_same_transcript(kind: str) -> None:
 
 
 def test_records_have_one_size_and_those_of_a_chosen_graph_hold_the_choices() -> None:
-    assert [record_bytes(memory_sum(5, active=active).agreement) for active in (True, False)] == [128, 64]
+    assert [record_bytes(memory_sum(5, active=active).agreement) for active in (True, False)] == [200, 136]
     chosen = [memory_sum(10, active=active, parameters=FOUR).agreement for active in (True, False)]
-    assert [record_bytes(agreement) for agreement in chosen] == [64 + 2 * 4 + 64, 64]
+    assert [record_bytes(agreement) for agreement in chosen] == [64 + 2 * 4 + 72 + 64, 64 + 72]

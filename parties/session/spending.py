@@ -1,0 +1,52 @@
+"""Statements of clients' privacy spending, as a server and the clients of a cohort keep them for each other.
+
+One JSON file of a party: by lineage of the roster and by signing key, the highest statement that came. Whoever restores
+its folder from a backup may lack some: then the others have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tacit.models.file_system import FILES, FileSystem, replace_file
+from tacit.parties.links.keys import decode_key, encode_key
+
+_DECODER = msgspec.json.Decoder(dict[str, dict[str, bytes]])
+
+
+class SpendingFileError(OSError):
+    """Statements cannot be read or written; the message names the file and what to do."""
+
+
+class SpendingFile:
+    """The statements that one party keeps; a missing file is an empty one."""
+
+    def __init__(self, path: Path, files: FileSystem = FILES) -> None:
+        self._path = path
+        self._files = files
+
+    def held(self, lineage: bytes) -> dict[bytes, bytes]:
+        """Statements by signing key. SpendingFileError."""
+        return {decode_key(key): said for key, said in self._read().get(lineage.hex(), {}).items()}
+
+    def keep(self, lineage: bytes, statements: Mapping[bytes, bytes]) -> None:
+        """Put these in the place of lower ones, on the disk. SpendingFileError."""
+        kept = self._read()
+        kept.setdefault(lineage.hex(), {}).update({encode_key(key): said for key, said in statements.items()})
+        try:
+            replace_file(self._path, msgspec.json.encode(kept), self._files)
+        except OSError as error:
+            raise SpendingFileError(f"{self._path} cannot be written ({error.strerror}): make room there") from None
+
+    def _read(self) -> dict[str, dict[str, bytes]]:
+        try:
+            return _DECODER.decode(self._files.read(self._path))
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError) as error:
+            raise SpendingFileError(
+                f"{self._path} cannot be read ({error}): restore it, or remove it, with what it knows of others"
+            ) from None

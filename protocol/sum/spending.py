@@ -1,0 +1,87 @@
+"""What a client states of the privacy budget that it has spent, so that a restored client cannot spend it twice.
+
+A client states in every advert, signed by itself, what all its rounds have cost, this one included. The server and the
+cohort keep its highest statement. Each of them tells it back: the server in its welcome, and whoever deals shares to
+the client sealed beside them, under keys that the client has made for this round, so that no earlier answer passes for
+a present one. The highest counts. Nobody can raise it, because it is signed by its client.
+
+A statement is bound to the lineage of the roster and to a signing key. Who has other keys or another name than before
+is found by the earlier keys that the roster names (`Member.previous`).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.machine import Result
+from tacit.protocol.core.primitives import SIGNATURE_BYTES, SigningKey, verify
+from tacit.protocol.core.roster import Member
+from tacit.protocol.sum.states import SumLabel
+
+_AMOUNT: Final = struct.Struct("<d")
+STATEMENT_BYTES: Final = _AMOUNT.size + SIGNATURE_BYTES
+NOTHING_SPENT: Final = bytes(STATEMENT_BYTES)
+"""Of a client without a budget, or of one of whom nothing is known. Nobody signs it."""
+
+Statement = Annotated[bytes, Meta(min_length=STATEMENT_BYTES, max_length=STATEMENT_BYTES)]
+
+
+@dataclass(frozen=True)
+class SpendingSeen(Result):
+    """Statements that came in a sum, each with the name of its client; a client is also told its own."""
+
+    statements: tuple[tuple[str, bytes], ...]
+
+
+def state_spending(signing: SigningKey, lineage: bytes, amount: float) -> bytes:
+    """STATEMENT_BYTES: the amount as a little-endian float64, and a signature."""
+    if not amount:
+        return NOTHING_SPENT
+    packed = _AMOUNT.pack(amount)
+    return packed + signing.sign(SumLabel.SIGN_SPENDING, lineage, packed)
+
+
+def amount_of(statement: bytes) -> float:
+    """The amount in a statement, or in the bytes in its place."""
+    amount: float = _AMOUNT.unpack(statement[: _AMOUNT.size])[0]
+    return amount
+
+
+def check_statement(statement: bytes, lineage: bytes, signing_public: bytes) -> None:
+    """Refuse (SIGNATURE) what this key did not sign, and an amount that is none."""
+    if statement == NOTHING_SPENT:
+        return
+    if not 0 < amount_of(statement) < math.inf:
+        raise RemoteProtocolError(Code.SIGNATURE, "a statement of spending has no amount above 0")
+    packed, signature = statement[: _AMOUNT.size], statement[_AMOUNT.size :]
+    verify(signing_public, signature, SumLabel.SIGN_SPENDING, lineage, packed)
+
+
+def highest(statements: Iterable[bytes], lineage: bytes, member: Member) -> float:
+    """The highest amount that one of the member's keys has stated; what none of them signed counts nothing."""
+    best = 0.0
+    for statement in statements:
+        for key in member.signing_keys if amount_of(statement) > best else ():
+            with suppress(RemoteProtocolError):
+                check_statement(statement, lineage, key)
+                best = amount_of(statement)
+                break
+    return best
+
+
+def held_of(held: Mapping[bytes, bytes], member: Member) -> bytes:
+    """The highest statement of a member. held: by signing key, statements that were checked."""
+    return max((held.get(key, NOTHING_SPENT) for key in member.signing_keys), key=amount_of)
+
+
+def news(held: Mapping[bytes, bytes], seen: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Checked statements, each with its signing key, that are higher than what is held."""
+    return {key: statement for key, statement in seen if amount_of(statement) > amount_of(held.get(key, NOTHING_SPENT))}
