@@ -1,6 +1,7 @@
 """What client and server of a secure sum compute alike: docs/spec/secure-aggregation.md up to the phases."""
 
 import math
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +13,19 @@ from constants import (
     ROUND,
     SHARING,
     SIGN_ADVERT,
+    SIGN_SPENDING,
     SIGN_SURVIVORS,
+    STATEMENT_BYTES,
     TRANSFER_LIMIT,
     UPLOADS,
     VERSION,
     WORDS_ALIGNED,
+    Refused,
     require,
 )
 from encoding import write_members
 from parameters import PlainPacking, word_bytes
-from primitives import check_public_key, derive, digest, order, u8, u16, u32, verify, x25519
+from primitives import check_public_key, derive, digest, order, sign, u8, u16, u32, verify, x25519
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Terms:
     train_seconds: float
     phase_seconds: float
     fewest_survivors: int
+    lineage: bytes = b""
     group_key: bytes = b""
     groups: tuple[tuple[int, ...], ...] = ()
     plain: PlainPacking | None = None
@@ -113,7 +118,7 @@ class Terms:
 
     @property
     def record_bytes(self) -> int:
-        return 64 + (2 * self.neighbours if self.chosen else 0) + (64 if self.active else 0)
+        return 64 + (2 * self.neighbours if self.chosen else 0) + STATEMENT_BYTES + (64 if self.active else 0)
 
     def check_signature(self, member: int, signature: bytes, label: bytes, *parts: bytes) -> None:
         """In semi-honest mode the field must be empty."""
@@ -153,23 +158,60 @@ class Advert:
     channel_key: bytes
     mask_key: bytes
     choices: bytes
+    spent: bytes
     signature: bytes
 
     @classmethod
-    def cut(cls, record: bytes) -> "Advert":
-        return cls(record[:32], record[32:64], record[64 : max(64, len(record) - 64)], record[64:][-64:])
+    def cut(cls, record: bytes, signed: int) -> "Advert":
+        """A record with a signature of so many bytes."""
+        end = len(record) - signed
+        choices, spent = record[64 : end - STATEMENT_BYTES], record[end - STATEMENT_BYTES : end]
+        return cls(record[:32], record[32:64], choices, spent, record[end:])
 
     @property
     def record(self) -> bytes:
-        return self.channel_key + self.mask_key + self.choices + self.signature
+        return self.channel_key + self.mask_key + self.choices + self.spent + self.signature
 
     def check_keys(self) -> None:
         check_public_key(self.channel_key)
         check_public_key(self.mask_key)
 
     def check_signature(self, terms: Terms, member: int) -> None:
-        signed = self.channel_key + self.mask_key + self.choices
+        signed = self.channel_key + self.mask_key + self.choices + self.spent
         terms.check_signature(member, self.signature, SIGN_ADVERT, terms.context, u16(member), signed)
+        check_statement(self.spent, terms.lineage, terms.signing_keys[member])
+
+
+def amount_of(statement: bytes) -> float:
+    return float(struct.unpack("<d", statement[:8])[0])
+
+
+def state_spending(private: bytes, lineage: bytes, amount: float) -> bytes:
+    packed = struct.pack("<d", amount)
+    return packed + sign(private, SIGN_SPENDING, lineage, packed) if amount else bytes(STATEMENT_BYTES)
+
+
+def check_statement(statement: bytes, lineage: bytes, public: bytes) -> None:
+    if statement != bytes(STATEMENT_BYTES):
+        require(0 < amount_of(statement) < math.inf, "SIGNATURE")
+        verify(public, statement[8:], SIGN_SPENDING, lineage, statement[:8])
+
+
+def highest(statements: list[bytes], lineage: bytes, keys: list[bytes]) -> float:
+    """The highest amount that one of these keys has stated."""
+    found = [0.0]
+    for statement in statements:
+        for key in keys:
+            try:
+                check_statement(statement, lineage, key)
+                found.append(amount_of(statement))
+            except Refused:
+                continue
+    return max(found)
+
+
+def held_of(held: dict[bytes, bytes], keys: list[bytes]) -> bytes:
+    return max((held.get(key, bytes(STATEMENT_BYTES)) for key in keys), key=amount_of)
 
 
 def adverts_digest(terms: Terms, advertised: bytes, records: bytes) -> bytes:

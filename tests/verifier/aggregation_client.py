@@ -30,6 +30,7 @@ from constants import (
     SIGN_COMPLAINT,
     SIGN_SHARES,
     SIGN_SURVIVORS,
+    STATEMENT_BYTES,
     WINDOW,
     Refused,
     require,
@@ -61,7 +62,16 @@ class AggregationClient:
         draw: Callable[[], bytes],
         send: Callable[..., None],
         report: Callable[[dict[str, Any]], None],
+        spent: bytes = bytes(STATEMENT_BYTES),
+        known: dict[str, bytes] | None = None,
     ) -> None:
+        self.spent, self.known = spent, known or {}
+        self.stated: dict[str, bytes] = {}
+        """What others have spent, by their adverts."""
+        self.told: list[bytes] = []
+        """What this client has spent, by the others' packets."""
+        self.learn: Callable[[], None] = lambda: None
+        """What follows from either."""
         self.terms, self.me, self.signing_private = terms, terms.cohort.index(name), signing_private
         self.draw, self.send, self.report = draw, send, report
         self.vector: list[int] | None = None
@@ -118,9 +128,10 @@ class AggregationClient:
             others = [member for member in range(terms.size) if member != self.me]
             choices = b"".join(u16(member) for member in sorted(order(others, self.draw())[: terms.neighbours]))
         keys = x25519_public(self.channel_private), x25519_public(self.mask_private)
-        signature = self.signature(SIGN_ADVERT, terms.context, u16(self.me), keys[0] + keys[1] + choices)
-        self.advert = Advert(*keys, choices, signature)
-        body = {"channel_key": keys[0], "mask_key": keys[1], "choices": choices, "signature": signature}
+        signature = self.signature(SIGN_ADVERT, terms.context, u16(self.me), keys[0] + keys[1] + choices + self.spent)
+        self.advert = Advert(*keys, choices, self.spent, signature)
+        body = {"channel_key": keys[0], "mask_key": keys[1], "choices": choices, "spent": self.spent}
+        body["signature"] = signature
         self.send("advertise-keys", body, None)
         self.go_to("AWAIT_PEER_KEYS", now + 2 * terms.phase_seconds)
 
@@ -153,11 +164,13 @@ class AggregationClient:
         require(included == mine.known, "MEMBERS")
         require(len(mine.holders) >= terms.threshold, "THRESHOLD")
         self.adverts, self.adverts_digest, self.advertised, self.mine = adverts, body["digest"], advertised, mine
+        self.stated = {terms.cohort[member]: advert.spent for member, advert in adverts.items() if member != self.me}
         self.share_keys(mine)
+        self.learn()
         self.go_to("AWAIT_PEER_SHARES", now + 2 * terms.phase_seconds)
 
     def cut(self, record: bytes) -> Advert:
-        return Advert.cut(record) if self.terms.active else Advert(record[:32], record[32:], b"", b"")
+        return Advert.cut(record, self.terms.signature_bytes)
 
     def channel(self, owner: int, holder: int) -> bytes:
         other = holder if owner == self.me else owner
@@ -174,7 +187,8 @@ class AggregationClient:
         for holder, (key_share, seed_share) in zip(mine.holders, shares, strict=True):
             commitments = share_commitment(terms, KEY_SHARE, me, holder, key_share)
             commitments += share_commitment(terms, SEED_SHARE, me, holder, seed_share)
-            packet = commitments + seal(self.channel(me, holder), key_share + seed_share, commitments)
+            told = self.known.get(terms.cohort[holder], bytes(STATEMENT_BYTES))
+            packet = commitments + seal(self.channel(me, holder), key_share + seed_share + told, commitments)
             packets += packet
             signatures += self.signature(SIGN_SHARES, *signed_packet(terms, self.adverts_digest, me, holder, packet))
             self.given[holder] = key_share + seed_share
@@ -197,6 +211,7 @@ class AggregationClient:
             parts = signed_packet(terms, self.adverts_digest, owner, me, packet)
             terms.check_signature(owner, signatures[owner], SIGN_SHARES, *parts)
         self.complaints: dict[int, bytes] = {}
+        self.told = []
         for owner, packet in packets.items():
             try:
                 self.held[owner] = self.open_packet(owner, packet)
@@ -207,6 +222,7 @@ class AggregationClient:
         self.sharers, self.sharing = sharers, sharing_digest(terms, self.adverts_digest, sharers)
         if self.complaints:
             self.report({"event": "complaint-sent", "against": terms.names(self.complaints)})
+        self.learn()
         self.go_to("AWAIT_VECTOR", None)
         if self.vector is not None:
             self.announce(now)
@@ -226,7 +242,10 @@ class AggregationClient:
 
     def open_packet(self, owner: int, packet: bytes) -> tuple[bytes, bytes]:
         commitments, sealed = packet[:64], packet[64:]
-        return self.read_shares(owner, commitments, unseal(self.channel(owner, self.me), sealed, commitments))
+        opened = unseal(self.channel(owner, self.me), sealed, commitments)
+        shares = self.read_shares(owner, commitments, opened[: 2 * SHARE_BYTES])
+        self.told.append(opened[2 * SHARE_BYTES :])
+        return shares
 
     def read_shares(self, owner: int, commitments: bytes, shares: bytes) -> tuple[bytes, bytes]:
         key_share, seed_share = shares[:SHARE_BYTES], shares[SHARE_BYTES:]

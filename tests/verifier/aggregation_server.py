@@ -69,6 +69,7 @@ class AggregationServer:
         self.open_phase("ADVERTISE_KEYS", list(range(terms.size)), now)
         self.out: set[int] = set()
         self.adverts: dict[int, Advert] = {}
+        self.stated: dict[str, bytes] = {}
         self.choices: dict[int, list[int]] = {}
         self.packets: dict[int, dict[int, bytes]] = {}
         self.seed_commitments: dict[int, bytes] = {}
@@ -187,7 +188,7 @@ class AggregationServer:
         self.send(self.terms.cohort[member], kind, body)
 
     def on_advertise_keys(self, member: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:
-        advert = Advert(body["channel_key"], body["mask_key"], body["choices"], body["signature"])
+        advert = Advert(body["channel_key"], body["mask_key"], body["choices"], body["spent"], body["signature"])
         advert.check_keys()
         choices = self.terms.check_choices(member, advert.choices)
         advert.check_signature(self.terms, member)
@@ -219,6 +220,7 @@ class AggregationServer:
                 included=terms.bitmap(known),
                 adverts=b"".join(self.adverts[other].record for other in known),
             )
+        self.stated = {terms.cohort[member]: self.adverts[member].spent for member in self.advertised}
         self.open_phase("SHARE_KEYS", self.advertised, now)
 
     def on_share_keys(self, member: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:

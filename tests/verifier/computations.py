@@ -97,6 +97,7 @@ def members_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {"group": 0}
         | row
         | {"curve_public": octets(row["curve_public"]), "signing_public": octets(row["signing_public"])}
+        | {"previous": [octets(key) for key in row.get("previous", ())]}
         for row in rows
     ]
 

@@ -21,6 +21,7 @@ SIGN_ADVERT = b"tacit/1 sign ADVERTISE_KEYS"
 SIGN_SHARES = b"tacit/1 sign SHARE_KEYS"
 SIGN_COMPLAINT = b"tacit/1 sign complaint in MASKED_INPUT"
 SIGN_SURVIVORS = b"tacit/1 sign CONSISTENCY_CHECK"
+SIGN_SPENDING = b"tacit/1 sign spending of a privacy budget"
 KEY_AGREEMENT = b"tacit/1 group key agreement"
 KEY_TRANSCRIPT = b"tacit/1 group key transcript"
 CONTRIBUTION = b"tacit/1 commitment to a contribution to the group key"
@@ -85,7 +86,8 @@ PRIME = 65521
 LIMBS = 18
 LIMB_BITS = 15
 SHARE_BYTES = 36
-PACKET_BYTES = 152
+STATEMENT_BYTES = 72
+PACKET_BYTES = 224
 METRIC_BITS = 48
 
 CODES = {

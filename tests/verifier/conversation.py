@@ -27,6 +27,7 @@ class Roster:
         (self.server,) = (member["name"] for member in members if member["role"] == "server")
         self.clients = [member["name"] for member in members if member["role"] == "client"]
         self.signing_keys = {member["name"]: member["signing_public"] for member in members}
+        self.all_keys = {member["name"]: [*member.get("previous", ()), member["signing_public"]] for member in members}
         self.group_numbers = {member["name"]: member["group"] for member in members if member["group"]}
 
     def waits(self, name: str) -> bool:
@@ -44,6 +45,10 @@ class Roster:
         require(not rotated(before[name], after[name]), "ROSTER")
         require(found.server == self.server and not rotated(before[self.server], after[self.server]), "MEMBERS")
         require(all(after[other]["role"] == before[other]["role"] for other in before if other in after), "MEMBERS")
+        for other, keys in self.all_keys.items():
+            heirs = [name for name, later in found.all_keys.items() if keys[-1] in later]
+            heirs = heirs or [name for name in found.all_keys if name == other]
+            require(all(found.all_keys[heir][: len(keys)] == keys for heir in heirs), "MEMBERS")
         require(not self.clients or bool(self.group_numbers) == bool(found.group_numbers), "MEMBERS")
         for other in self.group_numbers:
             group = self.group_of(other)

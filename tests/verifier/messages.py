@@ -11,6 +11,7 @@ from constants import (
     ENVELOPE_LIMIT,
     LARGEST_COHORT,
     NAMES,
+    STATEMENT_BYTES,
     VERSION,
     Refused,
     require,
@@ -21,6 +22,7 @@ NUMBER = Integer(0, 2**31)
 NAME = Text(64)
 HASH = Binary(32, 32)
 SIGNATURE = Binary(64)
+STATEMENT = Binary(STATEMENT_BYTES, STATEMENT_BYTES)
 BITMAP = Binary(LARGEST_COHORT // 8)
 LARGE = Binary(BODY_LIMIT)
 STATE = Map(type=choice("float32", "uint64"), count=Integer(0, 2**40))
@@ -33,12 +35,14 @@ ENVELOPE = Map(
 
 BODIES = {
     "hello": Map(roster=HASH),
-    "welcome": Map(roster=HASH, configuration=LARGE),
+    "welcome": Map(roster=HASH, configuration=LARGE, spent=STATEMENT),
     "start-round": Map(cohort=BITMAP, model=BLOB),
     "fetch-fixed": Map(chunk=NUMBER),
     "fetch": Map(chunk=NUMBER),
     "chunk": Map(chunk=NUMBER),
-    "advertise-keys": Map(channel_key=HASH, mask_key=HASH, choices=Binary(2 * LARGEST_COHORT), signature=SIGNATURE),
+    "advertise-keys": Map(
+        channel_key=HASH, mask_key=HASH, choices=Binary(2 * LARGEST_COHORT), spent=STATEMENT, signature=SIGNATURE
+    ),
     "peer-keys": Map(advertised=BITMAP, digest=HASH, included=BITMAP, adverts=LARGE),
     "share-keys": Map(seed_commitment=HASH, holders=BITMAP, packets=LARGE, signatures=LARGE),
     "peer-shares": Map(sharers=BITMAP, owners=BITMAP, packets=LARGE, signatures=LARGE),
@@ -177,18 +181,25 @@ def abort_body(code: str, culprit: str) -> dict[str, Any]:
 
 ROSTER_FIELDS = ("name", "role", "curve_public", "signing_public", "group")
 ROSTER_ROW = (NAME, choice("server", "client", "dealer"), HASH, HASH, Integer(0, LARGEST_COHORT))
+PREVIOUS = Array(64, HASH)
 
 
 class Row:
-    """A member of a roster, an array of its fields."""
+    """A member of a roster, an array of its fields; who had other keys has one more, `previous`."""
 
     def read(self, reader: Reader) -> dict[str, Any]:
-        require(reader.take(1) == bytes([0x90 + len(ROSTER_FIELDS)]), "MALFORMED")
-        return {field: kind.read(reader) for field, kind in zip(ROSTER_FIELDS, ROSTER_ROW, strict=True)}
+        size = reader.take(1)[0] - 0x90 - len(ROSTER_FIELDS)
+        require(size in (0, 1), "MALFORMED")
+        found = {field: kind.read(reader) for field, kind in zip(ROSTER_FIELDS, ROSTER_ROW, strict=True)}
+        found["previous"] = PREVIOUS.read(reader) if size else []
+        require(bool(size) == bool(found["previous"]), "MALFORMED")
+        return found
 
     def write(self, member: dict[str, Any]) -> bytes:
-        rows = (kind.write(member[field]) for field, kind in zip(ROSTER_FIELDS, ROSTER_ROW, strict=True))
-        return bytes([0x90 + len(ROSTER_FIELDS)]) + b"".join(rows)
+        rows = [kind.write(member[field]) for field, kind in zip(ROSTER_FIELDS, ROSTER_ROW, strict=True)]
+        previous = member.get("previous")
+        rows += [PREVIOUS.write(list(previous))] if previous else []
+        return bytes([0x90 + len(rows)]) + b"".join(rows)
 
 
 ROSTER_HEAD = Text(16).write("tacit/1 roster")
@@ -200,7 +211,9 @@ def check_roster(members: list[dict[str, Any]], operator: bytes) -> None:
     require(all(member["role"] == "client" or not member["group"] for member in members), "INVALID")
     require(all(member["group"] <= LARGEST_COHORT for member in members), "INVALID")
     names = [member["name"] for member in members]
+    require(all(len(member.get("previous", ())) <= 64 for member in members), "INVALID")
     keys = [member[kind] for member in members for kind in ("curve_public", "signing_public")]
+    keys += [key for member in members for key in member.get("previous", ())]
     require(len(set(names)) == len(names) and len({operator, *keys}) == len(keys) + 1, "INVALID")
     require(all(re.fullmatch("[a-z0-9-]{1,64}", name) for name in names), "INVALID")
     require([member["role"] for member in members].count("server") == 1, "INVALID")

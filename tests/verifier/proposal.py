@@ -134,6 +134,7 @@ def terms_of(
         ring_bits=packing.ring_bits,
         length=packing.length,
         roster=roster.hash,
+        lineage=roster.lineage,
         configuration=configuration_hash(encoded),
         model=model,
         train_seconds=found["train_seconds"],

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from aggregation import Terms
+from aggregation import Terms, amount_of, held_of, highest, state_spending
 from aggregation_client import AggregationClient
-from constants import FIXED, MODEL, NAMES, Refused, require
+from constants import FIXED, MODEL, NAMES, STATEMENT_BYTES, Refused, require
 from conversation import Conversation, Roster, rotated
 from encoding import read_members
 from key_holder import FROM_SERVER, KeyHolder
@@ -49,7 +49,18 @@ class SessionClient:
         grace: float,
         transmit: Callable[[str, list[bytes]], None],
         report: Callable[[dict[str, Any]], None],
+        held: Any = (),
+        stated: float | None = None,
     ) -> None:
+        self.others: dict[bytes, bytes] = dict(held)
+        self.stated, self.knows, self.spent = stated, bool(journal), 0.0
+        for line in journal:
+            if line["type"] == "spending":
+                self.spent = max(self.spent, line["spent"])
+            elif line["type"] == "stage":
+                self.spent += line.get("cost", 0.0)
+        self.before = self.spent
+        journal = [line for line in journal if line["type"] == "stage"]
         self.roster, self.name, self.signing_private, self.draw = roster, name, signing_private, draw
         self.policy, self.journal, self.patience, self.grace = policy, list(journal), patience, grace
         self.group = group
@@ -206,10 +217,32 @@ class SessionClient:
         self.configuration = read_configuration(self.encoded)
         self.policy.check_configuration(self.configuration, len(self.roster.clients), self.roster.group_sizes)
         self.check_group(self.roster, write=True)
+        self.learn_at_first(body["spent"])
         self.report({"event": "accepted", "configuration": configuration_hash(self.encoded)})
         if self.configuration["group_key"]:
             self.holder = KeyHolder(self)
         self.go_to("AWAIT_ROUND", now + self.patience)
+
+    def learn_at_first(self, told: bytes) -> None:
+        """docs/spec/session.md, *Spending*; the policies of transcripts have no budget."""
+        witnessed = highest([told], self.roster.lineage, self.roster.all_keys[self.name])
+        spent = max(self.spent, witnessed, self.stated or 0.0)
+        if spent != self.spent or (not self.knows and self.stated is not None):
+            self.knows = True
+            self.report({"event": "journal spending", "spent": spent})
+        self.spent = self.before = spent
+        self.stated = None
+
+    def learn(self) -> None:
+        """What the others say in the adverts and the packets of a sum."""
+        assert self.sum is not None
+        for name, statement in self.sum.stated.items():
+            key = self.roster.signing_keys[name]
+            self.others[key] = max(self.others.get(key, bytes(STATEMENT_BYTES)), statement, key=amount_of)
+        known = highest(self.sum.told, self.roster.lineage, self.roster.all_keys[self.name])
+        if known > self.before:
+            self.before, self.spent = known, known + self.spent - self.before
+            self.report({"event": "journal spending", "spent": self.spent})
 
     def on_new_roster(self, body: dict[str, Any]) -> None:
         found = self.roster.later(body["roster"], body["signature"], self.name)
@@ -315,6 +348,7 @@ class SessionClient:
         """docs/spec/session.md, *Journal*: the entry, and only then the first word."""
         self.journal.append({"session": self.terms.session, "round": self.round})
         self.report({"event": "journal", "round": self.round})
+        self.before = self.spent
         self.sum = (AggregationClient if self.terms.secure else PlainClient)(
             self.terms,
             self.name,
@@ -322,7 +356,10 @@ class SessionClient:
             self.draw,
             lambda kind, body, raw: self.send(kind, self.round, body, raw),
             self.on_sum_event,
+            state_spending(self.signing_private, self.roster.lineage, self.spent),
+            {name: held_of(self.others, self.roster.all_keys[name]) for name in self.terms.cohort},
         )
+        self.sum.learn = self.learn
         self.sum.start(now)
 
     def provide(self, epoch: int, model: bytes, now: float) -> None:

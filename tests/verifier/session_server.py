@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from aggregation import Terms
+from aggregation import Terms, amount_of, held_of
 from aggregation_server import PHASE_OF, AggregationServer
-from constants import BREAKS_NO_RULE, CODES, HELLO_SECONDS, HELLOS, MODEL, NAMES, Refused, require
+from constants import BREAKS_NO_RULE, CODES, HELLO_SECONDS, HELLOS, MODEL, NAMES, STATEMENT_BYTES, Refused, require
 from conversation import Conversation, Roster
 from encoding import write_members
 from key_keeper import FROM_MEMBERS, KeyKeeper
@@ -30,7 +30,9 @@ class SessionServer:
         report: Callable[[dict[str, Any]], None],
         completed: int,
         fixed: bytes = b"",
+        held: Any = (),
     ) -> None:
+        self.held: dict[bytes, bytes] = dict(held)
         self.fixed = fixed
         self.roster, self.encoded, self.model, self.session = roster, configuration, model, session
         self.configuration = read_configuration(configuration)
@@ -192,8 +194,16 @@ class SessionServer:
         self.declined.discard(name)
         if self.state == "GATHERING" and self.waits_for_enough and self.suffices(self.there()):
             self.waits_for_enough, self.own_deadline = False, now + self.grace
-        self.send(name, "welcome", 0, {"roster": self.roster.hash, "configuration": self.encoded})
+        self.keep_statements()
+        spent = held_of(self.held, self.roster.all_keys[name])
+        self.send(name, "welcome", 0, {"roster": self.roster.hash, "configuration": self.encoded, "spent": spent})
         self.report({"event": "client-joined", "member": name})
+
+    def keep_statements(self) -> None:
+        """docs/spec/session.md, *Spending*: the highest of each key."""
+        for name, statement in self.sum.stated.items() if self.sum else ():
+            key = self.roster.signing_keys[name]
+            self.held[key] = max(self.held.get(key, bytes(STATEMENT_BYTES)), statement, key=amount_of)
 
     def correct(self, name: str) -> None:
         """It holds another roster, and is told this one, if it has an operator."""
@@ -338,6 +348,7 @@ class SessionServer:
         return write_members([clients.index(name) for name in cohort], len(clients))
 
     def begin_sum(self, terms: Terms, now: float) -> None:
+        self.keep_statements()
         self.terms: Terms = terms
         self.sum = (AggregationServer if terms.secure else PlainServer)(
             terms, now, lambda name, kind, fields: self.send(name, kind, self.round, fields), self.on_sum_event

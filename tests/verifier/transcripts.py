@@ -132,7 +132,6 @@ class Players:
     def session_client(self, given: dict[str, Any]) -> SessionClient:
         known = [field.name for field in fields(Policy)]
         policy = Policy(**{name: value for name, value in given["policy"].items() if name in known})
-        journal = [line for line in given["journal"] if line["type"] == "stage"]
         groups = [line["group"] for line in given["journal"] if line["type"] == "group"]
         return SessionClient(
             roster_of(given),
@@ -140,12 +139,14 @@ class Players:
             given["signing"],
             given["draw"],
             policy,
-            journal,
+            given["journal"],
             groups[-1] if groups else None,
             given["patience"],
             given["grace"],
             self.stage.transmit,
             self.report,
+            given.get("held", ()),
+            given.get("spent"),
         )
 
     def session_server(self, given: dict[str, Any]) -> SessionServer:
@@ -164,6 +165,7 @@ class Players:
             self.report,
             given.get("completed", 0),
             given.get("fixed", b""),
+            given.get("held", ()),
         )
         server.own_deadline, server.reports_sums_early = given["now"] + given["join_seconds"], True
         return server
@@ -374,6 +376,7 @@ EVENTS: dict[str, dict[str, tuple[str, ...]]] = {
         "fixed part": (),
         "journal": ("round",),
         "journal group": ("group",),
+        "journal spending": ("spent",),
         "train": ("round", "key"),
         "new model": ("model", "round"),
         "last model": ("model",),
