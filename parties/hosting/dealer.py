@@ -28,6 +28,7 @@ from tacit.parties.hosting.party_file import DealerFile, SummingSection
 from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.hosting.server import describe
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
+from tacit.parties.links.tokens import TokenFile
 from tacit.parties.runs.directory import command_line
 from tacit.parties.runs.events import InvocationRecorded
 from tacit.parties.runs.experiment import Experiment, FederationSection
@@ -77,6 +78,7 @@ async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell, hooks: Deale
             roster=party.roster,
             patience=file.answer,
             device=resolve_device(file.device),
+            tokens=TokenFile(party.folder.tokens),
             hooks=hooks,
         )
         if own is None:
@@ -142,4 +144,5 @@ def _summing(party: OpenedParty[DealerFile], own: SummingSection, *, completed: 
         join_seconds=own.deadlines.join,
         regather_seconds=own.deadlines.join,
         grace=own.deadlines.grace,
+        tokens=TokenFile(party.folder.sum_tokens),
     )

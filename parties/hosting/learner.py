@@ -39,6 +39,7 @@ from tacit.parties.inference.data_owner import DataOwnerSettings, conversing
 from tacit.parties.inference.events import ImagesRead, ModelAgreed
 from tacit.parties.inference.ledger import Ledger
 from tacit.parties.links.client_endpoint import UnreachableError
+from tacit.parties.links.tokens import TokenFile
 from tacit.parties.runs.adaptation import LearnedAdapters, LearnedRound
 from tacit.parties.runs.state import RunState
 from tacit.parties.session.client import ClientParty, ClientSettings
@@ -242,6 +243,8 @@ def owner_settings(
             seconds=file.patience, on_failure=lambda reason: event_log.write(ConnectionFailed(reason=reason))
         ),
         device=resolve_device(file.device),
+        tokens=TokenFile(party.folder.tokens),
+        on_copy=lambda error: event_log.copy_found(error, party.name),
         ahead=hooks.ahead,
         hooks=hooks,
     )
@@ -356,6 +359,7 @@ class _Learning:
             patience=file.patience,
             grace=own.grace,
             connect_seconds=min(CONNECT_SECONDS, file.patience),
+            tokens=TokenFile(party.folder.sum_tokens),
         )
 
 

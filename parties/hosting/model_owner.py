@@ -35,6 +35,7 @@ from tacit.parties.inference.conversation import AHEAD, ReconnectPolicy
 from tacit.parties.inference.events import ModelLoaded
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.private_model import OwnedModel, PrivateModel
+from tacit.parties.links.tokens import TokenFile
 from tacit.parties.runs.served import Checkpoint, ServedModel, checkpoint_of_run, read_served
 from tacit.parties.session.event_log import EventFile, EventLog, Tell
 from tacit.parties.session.events import ConnectionFailed, SessionEnded
@@ -154,6 +155,7 @@ def _settings(party: OpenedParty[ModelOwnerFile], hooks: ModelOwnerHooks, event_
             on_failure=lambda reason: event_log.write(ConnectionFailed(peer=dealer, reason=reason)),
         ),
         "device": resolve_device(file.device),
+        "tokens": TokenFile(party.folder.tokens),
         "ahead": hooks.ahead,
         "hooks": hooks,
     }

@@ -26,6 +26,7 @@ import torch
 from tacit.parties.inference.events import InferenceSessionEnded
 from tacit.parties.links.client_endpoint import ClientEndpoint, UnreachableError
 from tacit.parties.links.endpoint import (
+    CopyDetected,
     EndpointError,
     HandshakeRefused,
     Limits,
@@ -36,6 +37,7 @@ from tacit.parties.links.endpoint import (
 )
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.links.tokens import TokenFile
 from tacit.parties.session import events as logged
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.shell import Attention, Hooks
@@ -355,9 +357,15 @@ class ReconnectPolicy:
 
 
 async def linked(
-    address: str, keys: PartyKeys, server: Member, patience: float, reconnect: ReconnectPolicy = ReconnectPolicy()
+    address: str,
+    keys: PartyKeys,
+    server: Member,
+    patience: float,
+    reconnect: ReconnectPolicy = ReconnectPolicy(),
+    tokens: TokenFile | None = None,
 ) -> ClientEndpoint:
-    """Open a link to a serving peer, which may not be there yet. EndpointError if it cannot be reached."""
+    """Open a link to a serving peer, which may not be there yet. tokens: of this party, by which copies of folders are
+    noticed. EndpointError if it cannot be reached."""
     at_once = reconnect.seconds is None
     end, said = time.monotonic() + (patience if reconnect.seconds is None else reconnect.seconds), ""
     while True:
@@ -368,6 +376,7 @@ async def linked(
                 server=server,
                 limits=limits(patience),
                 connect_deadline=patience if at_once else min(max(end - time.monotonic(), 0.0), CONNECT_SECONDS),
+                tokens=tokens,
             )
         except UnreachableError as error:
             if at_once or time.monotonic() >= end:
@@ -383,7 +392,7 @@ async def attend(
     exchanges: Callable[[], Sequence[Exchange]],
     event_log: EventLog | None = None,
 ) -> None:
-    """Attend to the link to a serving peer, for ever. exchanges: those that are held over it at present."""
+    """Attend to the link to a serving peer, for ever. exchanges: those that are held over it at present. CopyError."""
 
     def deadline() -> float | None:
         return min((each for exchange in exchanges() for each in exchange.machine.deadlines()), default=None)
@@ -416,6 +425,8 @@ class ServingSettings:
     roster: Roster
     patience: float = 60.0
     """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
+    tokens: TokenFile | None = field(default=None, repr=False, compare=False)
+    """By which copies of folders, of peers or its own, are noticed; None: by nothing."""
     hooks: Hooks = field(default_factory=Hooks, repr=False, compare=False)
 
 
@@ -448,7 +459,9 @@ class ServingParty(Generic[MachineT]):
 
     async def _bound(self) -> ServerEndpoint:
         own = self._serving
-        return await ServerEndpoint.bind(own.address, keys=own.keys, roster=own.roster, limits=limits(own.patience))
+        return await ServerEndpoint.bind(
+            own.address, keys=own.keys, roster=own.roster, limits=limits(own.patience), tokens=own.tokens
+        )
 
     async def _listen(self, endpoint: ServerEndpoint) -> None:
         service, now = self._service, Conversation.now
@@ -463,7 +476,7 @@ class ServingParty(Generic[MachineT]):
                         send, lose = partial(endpoint.send, event.sender), partial(self._lose, event.sender)
                         self._couriers[event.sender] = Courier(send, lose)
                     self._spread(service.feed(event.sender, readable(event), now()))
-                elif isinstance(event, LinkLost | HandshakeRefused):
+                elif isinstance(event, LinkLost | HandshakeRefused | CopyDetected):
                     self.event_log.link_changed(event)
                 if isinstance(event, LinkLost):
                     self._lose(event.peer, f"the link to {event.peer} is lost")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,7 @@ from tacit.parties.inference.conversation import (
     FOR_OWNER,
     Conversation,
     Courier,
+    Exchange,
     InferenceError,
     ReconnectPolicy,
     Worker,
@@ -41,7 +42,9 @@ from tacit.parties.inference.private_model import AskedModel, stated_protocol
 from tacit.parties.inference.ranking import logits
 from tacit.parties.inference.ring import WORD_BITS, unpacked
 from tacit.parties.inference.stages import input_share
+from tacit.parties.links.client_endpoint import ClientEndpoint, CopyError
 from tacit.parties.links.keys import PartyKeys
+from tacit.parties.links.tokens import TokenFile
 from tacit.parties.session.shell import Hooks
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Trigger
@@ -70,6 +73,10 @@ class DataOwnerSettings:
     """Stages to have ready ahead; None: a pass at a time, before its clock starts (passes.py)."""
     reconnect: ReconnectPolicy = field(default_factory=ReconnectPolicy)
     """Towards both peers."""
+    tokens: TokenFile | None = field(default=None, repr=False, compare=False)
+    """By which copies of folders, of either peer or its own, are noticed; None: by nothing."""
+    on_copy: Callable[[CopyError], None] = field(default=lambda error: None, repr=False, compare=False)
+    """Called when one is."""
     device: torch.device = CPU
     """Where it computes."""
     hooks: Hooks = field(default_factory=Hooks, repr=False, compare=False)
@@ -319,11 +326,20 @@ LAST_WORDS_SECONDS = 1.0
 async def conversing(settings: DataOwnerSettings, machine: InferenceDataOwner) -> AsyncIterator[Conversation]:
     """One session with both others, from the links to them to the last words. EndpointError when one of them cannot be
     reached."""
-    keys, roster, reconnect, around = settings.keys, settings.roster, settings.reconnect, settings.hooks
-    dealer = roster.dealer
+    keys, roster, around, dealer = settings.keys, settings.roster, settings.hooks, settings.roster.dealer
+    link = partial(linked, patience=settings.patience, reconnect=settings.reconnect, tokens=settings.tokens)
+
+    async def attended(endpoint: ClientEndpoint, exchanges: Callable[[], tuple[Exchange, ...]]) -> None:
+        try:
+            await attend(endpoint, around, exchanges)
+        except CopyError as error:
+            settings.on_copy(error)
+            refused = RemoteProtocolError(Code.SENDER, str(error), culprit=error.server or keys.name)
+            conversation.hear(machine.give_up(refused, conversation.now()))
+
     async with (
-        await linked(settings.model_owner_address, keys, roster.server, settings.patience, reconnect) as peer,
-        await linked(settings.dealer_address, keys, dealer, settings.patience, reconnect) as dealing,
+        await link(settings.model_owner_address, keys, roster.server) as peer,
+        await link(settings.dealer_address, keys, dealer) as dealing,
     ):
         to_peer = Courier(peer.send, lambda detail: conversation.with_peer.drop(detail))
         to_dealer = Courier(dealing.send, lambda detail: conversation.with_dealer[0].drop(detail))
@@ -338,8 +354,8 @@ async def conversing(settings: DataOwnerSettings, machine: InferenceDataOwner) -
             charge=partial(settings.ledger.keep, settings.account),
         )
         listening = [
-            asyncio.ensure_future(attend(peer, around, lambda: (conversation.with_peer,))),
-            asyncio.ensure_future(attend(dealing, around, lambda: conversation.with_dealer)),
+            asyncio.ensure_future(attended(peer, lambda: (conversation.with_peer,))),
+            asyncio.ensure_future(attended(dealing, lambda: conversation.with_dealer)),
         ]
         try:
             yield conversation

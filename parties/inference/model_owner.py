@@ -38,6 +38,7 @@ from tacit.parties.inference.passes import PassPlan, Preparation, hold_pass, of_
 from tacit.parties.inference.private_model import OwnedModel
 from tacit.parties.inference.ring import packed
 from tacit.parties.inference.stages import input_share
+from tacit.parties.links.client_endpoint import CopyError
 from tacit.parties.session.event_log import EventLog
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Terms
@@ -100,10 +101,14 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         """Listen and serve. EndpointError if it cannot listen, or the dealer cannot be reached."""
         own = self._settings
         await self.check_address()
-        async with await linked(own.dealer_address, own.keys, self._dealer, own.patience, own.reconnect) as dealing:
+        link = linked(own.dealer_address, own.keys, self._dealer, own.patience, own.reconnect, own.tokens)
+        async with await link as dealing:
             self._to_dealer = Courier(dealing.send, self._lose_dealer)
             try:
                 await self.serve(partial(attend, dealing, own.hooks, self._with_dealer, self.event_log))
+            except CopyError as error:
+                self.event_log.copy_found(error, own.keys.name)
+                raise
             finally:
                 await self._to_dealer.close()
 
