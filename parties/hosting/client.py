@@ -36,7 +36,7 @@ from tacit.parties.learning.remembered import MemoryFile
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.taking_part import training_tasks
 from tacit.parties.learning.task import Task, check_classes, model_description, read_task
-from tacit.parties.links.client_endpoint import CopyError, UnreachableError
+from tacit.parties.links.client_endpoint import CopyError, NotAdmittedError, UnreachableError
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.roster import write_roster
@@ -381,7 +381,7 @@ class _Sessions:
                     give_up = time.monotonic() + self._job.patience
                     await asyncio.sleep(REJOIN_SECONDS)
                     continue
-                if not self._hooks.stay:
+                if ended.final or not self._hooks.stay:
                     return ended
                 pause = SHORTEST_PAUSE if ended.code is None else min(2 * pause, LONGEST_PAUSE)
                 event_log.write(RetryScheduled(seconds=pause))
@@ -391,6 +391,9 @@ class _Sessions:
                     event_log.write(ConnectionFailed(reason=said))
                 waited_for = isinstance(error, UnreachableError)
                 if isinstance(error, CopyError) and not error.server:
+                    raise
+                if isinstance(error, NotAdmittedError) and TokenFile(self._job.tokens).knows(self._job.roster.server):
+                    # Its key was in the roster of the server, and is no more: another one needs another process.
                     raise
                 if not self._hooks.stay and (not waited_for or time.monotonic() >= give_up):
                     raise

@@ -101,6 +101,10 @@ class TokenFile:
             self._save()
         return _PRESENTED.pack(own.count, own.token, own.token)
 
+    def knows(self, server: Member) -> bool:
+        """Whether this server has accepted a start of this client."""
+        return self._of(server).count > 0
+
     def judge(self, client: Member, presented: bytes) -> Verdict:
         """Judge what a client's greeting presents, and keep its fresh token."""
         known = self._of(client)

@@ -319,7 +319,9 @@ class Transmit(Output):
 
 @dataclass(frozen=True)
 class Ended(Output):
-    """The machine is finished; code None if all rounds are done."""
+    """The machine is finished; code None if all rounds are done. final: this party is no member any more, or has other
+    keys, as the operator of its roster has signed."""
 
     code: Code | None
     detail: str
+    final: bool = False

@@ -390,9 +390,13 @@ class Difference:
         return tuple(change for change, names in happened if names)
 
 
+class NoLongerMemberError(RemoteProtocolError):
+    """A later version of the roster is without this party, or has other keys of it."""
+
+
 def check_later(held: Roster, offered: Roster, own: str) -> Difference:
     """What a party of this name takes up. Refuses (ROSTER) what is no later version for it, and (MEMBERS) what breaks
-    the rules."""
+    the rules; NoLongerMemberError, which is one of the former, where its operator has ended its part."""
     if not held.operator:
         raise _refused(f"this party holds a roster without an operator, which has no versions: give {own} the new one")
     if offered.operator != held.operator:
@@ -410,11 +414,14 @@ def check_later(held: Roster, offered: Roster, own: str) -> Difference:
         )
     mine = {member.name: member for member in offered.members}.get(own)
     if mine is None:
-        raise _refused(f"version {offered.version} is without {own!r}: its operator has removed it")
+        raise _refused(
+            f"version {offered.version} is without {own!r}: its operator has removed it", NoLongerMemberError
+        )
     former = held.member(own)
     if (mine.curve_public, mine.signing_public) != (former.curve_public, former.signing_public):
         raise _refused(
-            f"version {offered.version} has other keys of {own!r} than this party: its operator rotated them"
+            f"version {offered.version} has other keys of {own!r} than this party: its operator rotated them",
+            NoLongerMemberError,
         )
     check_rules(held, offered)
     return difference(held, offered)
@@ -465,8 +472,8 @@ def difference(held: Roster, offered: Roster) -> Difference:
     )
 
 
-def _refused(detail: str) -> RemoteProtocolError:
-    return RemoteProtocolError(Code.ROSTER, f"a roster that cannot be taken up: {detail}")
+def _refused(detail: str, kind: type[RemoteProtocolError] = RemoteProtocolError) -> RemoteProtocolError:
+    return kind(Code.ROSTER, f"a roster that cannot be taken up: {detail}")
 
 
 def _broken(detail: str) -> RemoteProtocolError:

@@ -22,7 +22,7 @@ from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.machine import Ended, Entropy, Heard, Machine, Output, Step, Table, Transmit, Trigger
 from tacit.protocol.core.messages import BODY_LIMIT, Abort, Chunk, Message, Resume
 from tacit.protocol.core.primitives import SigningKey, digest
-from tacit.protocol.core.roster import Roster, RosterLabel, check_later
+from tacit.protocol.core.roster import NoLongerMemberError, Roster, RosterLabel, check_later
 from tacit.protocol.group_key.holder import GroupKeyHolder
 from tacit.protocol.group_key.states import TO_HOLDER
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello, NewRoster, StartRound, Welcome
@@ -379,7 +379,10 @@ class SessionClient(Machine[TrainingState]):
         if not held.operator:
             raise RemoteProtocolError(Code.ROSTER, "another roster, where this client's has no operator")
         offered = Roster.decode(message.roster, message.signature, operator=held.operator)
-        difference = check_later(held, offered, self.name)
+        try:
+            difference = check_later(held, offered, self.name)
+        except NoLongerMemberError as error:
+            return self._end(error, final=True)
         self._policy.check_changes(difference.changes)
         self._check_group(offered)
         ended = self._ended(Code.ROSTER, f"it goes on with version {offered.version} of the roster")
@@ -463,15 +466,15 @@ class SessionClient(Machine[TrainingState]):
 
         return replace(over, state=TrainingState.AWAIT_WELCOME, commit=commit)
 
-    def _end(self, error: RemoteProtocolError) -> Step[TrainingState]:
+    def _end(self, error: RemoteProtocolError, *, final: bool = False) -> Step[TrainingState]:
         """End the session, and say why to the server."""
         culprit = error.culprit or self._server
-        ended = self._ended(error.code, f"{culprit}: {error.detail}")
+        ended = self._ended(error.code, f"{culprit}: {error.detail}", final=final)
         abort = Abort(code=error.code, detail=error.detail[:DETAIL_LIMIT], culprit=culprit)
         return replace(ended, outputs=(self._link.transmit(abort, round=0), *ended.outputs))
 
-    def _ended(self, code: Code | None, detail: str) -> Step[TrainingState]:
+    def _ended(self, code: Code | None, detail: str, *, final: bool = False) -> Step[TrainingState]:
         def commit() -> None:
             self._lost_until = None
 
-        return Step(TrainingState.ENDED, (Ended(code, detail),), commit)
+        return Step(TrainingState.ENDED, (Ended(code, detail, final),), commit)

@@ -24,8 +24,8 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         yield made
 
 
-def takes_part(hosts: Hosts, name: str) -> Process:
-    return hosts.start(name, "client", "party.toml")
+def takes_part(hosts: Hosts, name: str, *options: str) -> Process:
+    return hosts.start(name, "client", "party.toml", *options)
 
 
 def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts) -> None:
@@ -36,7 +36,9 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
     office = Office(hosts, ("add", str(cards["add"])), ("remove", "client-1"), ("rotate", str(cards["rotate"])))
     hosts.experiment(rounds=ROUNDS, clients='"all"', epochs=30)
     server = hosts.start("server", "server", "party.toml", "experiment.toml")
-    clients = {name: takes_part(hosts, name) for name in ("client-1", "client-2", "client-3")}
+    # One of those that stay ends, too, when it is removed, or its keys are out.
+    stays = {"client-1": ["--stay"], "client-2": [], "client-3": ["--stay"]}
+    clients = {name: takes_part(hosts, name, *options) for name, options in stays.items()}
     server.until(f"round 2 of {ROUNDS} completed")
 
     office.give("server", 2)

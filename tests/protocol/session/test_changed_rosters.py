@@ -69,6 +69,7 @@ def test_the_others_go_on_without_who_is_removed_and_with_who_is_added() -> None
     gone = one.ended("client-3")
     assert gone is not None
     assert "version 2 is without 'client-3': its operator has removed it" in gone.detail
+    assert gone.final
     assert one.rosters["client-3"] == FIRST
     one.rosters["client-4"] = one.roster
     go_on(one)
