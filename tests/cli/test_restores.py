@@ -15,8 +15,8 @@ from tests.cli.hosts import Hosts, Process, running_hosts
 pytestmark = pytest.mark.end_to_end
 VICTIM = "client-1"
 CLIENTS = (VICTIM, "client-2", "client-3", "client-4")
-NOISE = '[protection]\nscheme = "dp-gaussian"\ndp_clip = 1.0\ndp_noise = 4.0\n'
-EACH = cost_of(Noise(4.0, norm=1.0, delta=1e-5))
+NOISE = '[protection]\nscheme = "dp-gaussian"\ndp_clip = 0.015\ndp_noise = 4.0\n'
+EACH = cost_of(Noise(4.0, norm=0.015, delta=1e-5))
 TWO_UPDATES = float(get_epsilon_gaussian(1 / math.sqrt(2.5 * EACH), 1e-5))
 
 
