@@ -38,6 +38,8 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Subtracted from the pixels of each channel, as a fraction of 255."""
     std: tuple[float, ...]
     """Each channel is divided by it then."""
+    white: int = 255
+    """The number of a white pixel in the images that it was trained on."""
     trained: Tuning | Literal["patterns"]
     """The trained part: as model.tune; "patterns": the tensors that model.train names."""
     trained_values: int

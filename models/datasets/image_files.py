@@ -14,27 +14,11 @@ from pathlib import Path
 from typing import Final
 from unicodedata import normalize
 
-import numpy as np
-
-from tacit.models.datasets.samples import FileImages, Indices, Pixels
-
 EXTENSIONS: Final = (
     ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".pgm", ".ppm", ".pnm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
-_WHITE: Final = 255
 _THUMBNAILS: Final = frozenset({"thumbs.db", "ehthumbs.db", "__macosx", "@eadir", "thumbnails"})
 """Names that systems give to what they derive from images, in lower case."""
-
-
-@dataclass(frozen=True, eq=False)
-class ScaledFiles(FileImages):
-    """Files, whose pixels go up to 255, for a model that has learned from images where white is another number."""
-
-    white: int
-
-    def pixels(self, indices: Indices, *, size: int) -> Pixels:
-        scaled: Pixels = np.rint(super().pixels(indices, size=size) * (self.white / _WHITE)).astype(np.uint8)
-        return scaled
 
 
 @dataclass(frozen=True)

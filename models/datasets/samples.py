@@ -93,6 +93,7 @@ def whole_number(text: str, *, below: int, place: str, column: str) -> int:
 Indices = npt.NDArray[np.int64]  # [N]
 Pixels = npt.NDArray[np.uint8]  # [N, H, W, C]
 
+WHITE: Final = 255
 MOST_DECODED_FOR_STATISTICS: Final = 4096
 """Files whose pixels stand for all of a larger set. The standard error of a mean is then below 1/64 of a deviation."""
 
@@ -163,6 +164,8 @@ class FileImages:
 
     paths: tuple[Path, ...] = field(repr=False)
     scaling: Scaling = field(default=SQUASHED, kw_only=True, repr=False)
+    white: int = field(default=WHITE, kw_only=True, repr=False)
+    """The number that a white pixel becomes: that of the images that a model has learned from."""
 
     channels: ClassVar[int] = 3
 
@@ -182,7 +185,7 @@ class FileImages:
         for row, index in enumerate(indices):
             with _opened(self.paths[index]) as image:
                 decoded[row] = np.asarray(self.scaling.square(displayed(image), size))
-        return decoded
+        return decoded if self.white == WHITE else np.rint(decoded * (self.white / WHITE)).astype(np.uint8)
 
     def representative(self) -> Indices:
         # Evenly spaced, so that files sorted by class are represented in proportion.
@@ -238,6 +241,19 @@ class Source:
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """Lines for whoever gave the data, on skipped files and on likely mistakes."""
+    white: int = WHITE
+    """The number of a white pixel."""
+
+    def read_as(self, scaling: Scaling, white: int) -> "Source":
+        """The same, its image files brought to what a model takes that has learned from images of this white. Arrays
+        stay as they are."""
+        train, test = (
+            replace(part, images=replace(part.images, scaling=scaling, white=white))
+            if isinstance(part.images, FileImages)
+            else part
+            for part in (self.train, self.test)
+        )
+        return replace(self, train=train, test=test, white=white)
 
     def remarked(self) -> "Source":
         """The same, with a note about classes that have no image in either part."""

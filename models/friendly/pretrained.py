@@ -44,6 +44,8 @@ class Pretrained:
     scaling: Scaling
     class_names: tuple[str, ...]
     """None for a model whose results are features: one without a head, or with a projection as CLIP has."""
+    white: int = 255
+    """The number of a white pixel."""
 
 
 class _Published(msgspec.Struct):
@@ -162,6 +164,7 @@ def read_described(path: Path) -> Pretrained:
         std=about.std,
         scaling=SQUASHED,
         class_names=about.classes,
+        white=about.white,
     )
 
 

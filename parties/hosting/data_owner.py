@@ -24,8 +24,8 @@ from msgspec import structs
 
 from tacit.models.configuration import ImagesConfiguration
 from tacit.models.data import normalise, read
-from tacit.models.datasets.image_files import ScaledFiles, Skipped, image_files
-from tacit.models.datasets.samples import SQUASHED, Samples, Scaling, Source
+from tacit.models.datasets.image_files import Skipped, image_files
+from tacit.models.datasets.samples import SQUASHED, FileImages, Samples, Scaling, Source
 from tacit.models.file_system import FILES
 from tacit.parties.hosting.folder import AnswersError, OpenedParty, PartyFolder, Status, at_work
 from tacit.parties.hosting.learner import Learned, LearnerHooks, learn, owner_settings, read_learned
@@ -68,7 +68,7 @@ class OwnImages:
         """All of them, not decoded yet; white: the number of a white pixel, to which those in files are brought."""
         if self._samples is not None:
             return self._samples
-        return Samples(ScaledFiles(self._files, white=white, scaling=scaling), np.zeros(len(self._files), np.int64))
+        return Samples(FileImages(self._files, white=white, scaling=scaling), np.zeros(len(self._files), np.int64))
 
     def prepared(self, interface: Interface, *, side: int, first: int) -> torch.Tensor:
         """Those from the first on, as a model of this interface takes them: float32 [n, C, side, side]. ValueError for

@@ -369,6 +369,7 @@ def prepared(source: Source, learning: PublicLearning) -> tuple[torch.Tensor, to
     told = learning.public.interface
     if told is None:
         raise ValueError("the model owner does not say what its model takes: ask it to use `tacit model-owner`")
+    source = source.read_as(told.scaling, told.white)
     data = normalise(source, image_size=learning.public.sizes.side, mean=told.mean, std=told.std)
     return data.x_train, data.y_train
 

@@ -255,8 +255,9 @@ async def serve(
     if job.completed and keeper.velocity is not None:
         keeper.velocity = checkpoint.load(run.velocity(job.completed), keeper.velocity_layout)[0]
 
+    white = 255 if known.test is None else known.test.source.white
     description = model_description(
-        task, keeper.layout, known.class_names, encrypted=task.encryption is not None
+        task, keeper.layout, known.class_names, white=white, encrypted=task.encryption is not None
     ).metadata()
 
     def save(round: int) -> None:

@@ -112,9 +112,10 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def model_description(
-    task: Task, layout: Layout, class_names: Sequence[str], *, encrypted: bool = False
+    task: Task, layout: Layout, class_names: Sequence[str], *, white: int = 255, encrypted: bool = False
 ) -> ModelDescription:
-    """The description of the task's model, for its file; encrypted: whether that is under a key of the clients."""
+    """The description of the task's model, for its file; white: the number of a white pixel; encrypted: whether that is
+    under a key of the clients."""
     from tacit.models.networks import arguments
 
     model = task.model
@@ -126,6 +127,7 @@ def model_description(
         classes=tuple(class_names),
         mean=task.mean,
         std=task.std,
+        white=white,
         trained="patterns" if model.train else model.tune,
         trained_values=sum(entry.size for entry in layout.entries if entry.part == "trained"),
         patterns=model.train,

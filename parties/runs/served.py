@@ -39,9 +39,8 @@ _REHEARSED: Final = 1024
 """Images that a model owner rehearses a learning with."""
 _MARGIN: Final = 1.5
 """How much wider bounds are than what typical images reach, where no distillation has said it."""
-_WHITE: Final = 255
-_WHITE_OF_DIGITS: Final = 16
-"""Of the source "digits"; all others have whole bytes."""
+_UNLIKE: Final = 4.0
+"""Deviations of the training images by which typical ones of another range of pixels differ from these."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,7 @@ class ServedModel:
     @property
     def white(self) -> int:
         """The number of a white pixel in its images."""
-        digits = self.experiment is not None and self.experiment.data.source == "digits"
-        return _WHITE_OF_DIGITS if digits else _WHITE
+        return self.data.source.white
 
     @property
     def margin(self) -> float:
@@ -97,8 +95,16 @@ class ServedModel:
         return prepared_model(self.transformer, typical, margin=self.margin, interface=self.interface, salt=salt)
 
     def typical(self) -> torch.Tensor:
-        """Training images [N, C, S, S] that show what values reach."""
+        """Training images [N, C, S, S] that show what values reach. ValueError if others stand in their place, with
+        pixels of another range: the model would answer, and what it says would be nothing."""
         images, _ = self._spaced(min(_TYPICAL_IMAGES, _TYPICAL_TOKENS // self.transformer.size[0]))
+        mean, deviation = images.mean().item(), images.std(correction=0).item()
+        if self.experiment is None and max(abs(mean), deviation) > _UNLIKE:
+            raise ValueError(
+                f"the images for calibration are unlike those that the model has learned from: normalised, their "
+                f"pixels have mean {mean:.1f} and deviation {deviation:.1f}, and those 0 and 1. Theirs may have another range "
+                "(as 0 to 16): name images whose pixels have that range"
+            )
         return images
 
     def rehearsed(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -179,9 +185,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         else:
             found = read_described(self.path)
         if self._is_data_set:
-            typical = data.read(ImagesConfiguration(**images_at(self.calibration))).train
-            return served_pretrained(found, typical, labelled=self.labelled)
-        files = FileImages(self.images(), scaling=found.scaling)
+            typical = data.read(ImagesConfiguration(**images_at(self.calibration)))
+            return served_pretrained(found, typical.read_as(found.scaling, found.white).train, labelled=self.labelled)
+        files = FileImages(self.images(), scaling=found.scaling, white=found.white)
         return served_pretrained(found, Samples(files, np.zeros(len(files), np.int64)))
 
 
@@ -200,7 +206,7 @@ def served_pretrained(found: Pretrained, typical: Samples, *, labelled: bool = F
     from tacit.models.data import normalise
     from tacit.models.friendly.transformer import STOCK, convert
 
-    source = Source(train=typical, test=typical.part(np.arange(0)), class_names=found.class_names)
+    source = Source(typical, typical.part(np.arange(0)), class_names=found.class_names, white=found.white)
     data = normalise(source, image_size=found.image_size, mean=found.mean, std=found.std)
     return ServedModel(None, data, convert(found.model, STOCK), found.scaling, labelled)
 

@@ -77,7 +77,8 @@ def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> 
     if own.backbone:
         served = read_served(backbone(experiment, directory))
         mean, std = served.data.normalisation
-        images = normalise(read(experiment.data), image_size=served.data.image_size, mean=mean, std=std)
+        source = read(experiment.data).read_as(served.scaling, served.white)
+        images = normalise(source, image_size=served.data.image_size, mean=mean, std=std)
         wanted = np.arange(images.classes)
     else:
         images = load(experiment.data, image_size=experiment.model.image_size)
@@ -96,7 +97,7 @@ def _pretrained(experiment: AdaptationExperiment, *, seed: int) -> AdaptationSet
     """A checkpoint as it is: some of the training images are its owner's, all others are divided."""
     model = experiment.model
     found = read_pretrained(model.name, Path(model.checkpoint), most_tokens=LARGEST_TOKENS, image_size=model.image_size)
-    source = read(experiment.data)
+    source = read(experiment.data).read_as(found.scaling, found.white)
     count = len(source.train.labels)
     if (wanted := experiment.adaptation.own_images) >= count:
         raise ValueError(f"adaptation.own_images = {wanted}: [data] has {count} training images in all; take fewer")
@@ -175,4 +176,4 @@ def _of_classes(source: Source, wanted: Any) -> Source:
     train, test = (
         samples.part(np.flatnonzero(np.isin(samples.labels, wanted))) for samples in (source.train, source.test)
     )
-    return Source(train=train, test=test, class_names=source.class_names)
+    return replace(source, train=train, test=test, notes=())

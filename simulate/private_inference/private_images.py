@@ -20,8 +20,8 @@ import torch
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.data import Dataset
 from tacit.models.data import read as read_images
-from tacit.models.datasets.image_files import ScaledFiles, Skipped, image_files
-from tacit.models.datasets.samples import Samples
+from tacit.models.datasets.image_files import Skipped, image_files
+from tacit.models.datasets.samples import FileImages, Samples
 from tacit.models.friendly.polynomials import ActivationError
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.training import resolve_device
@@ -91,7 +91,7 @@ def chosen_files(path: Path, model: ServedModel) -> Chosen:
         files = image_files(path, skipped)
     except ValueError as error:
         raise ValueError(f"--images {path}: {error}") from None
-    pixels = model.data.normalised(ScaledFiles(files, white=model.white, scaling=model.scaling))
+    pixels = model.data.normalised(FileImages(files, white=model.white, scaling=model.scaling))
     return Chosen(tuple(str(file) for file in files), pixels, None, skipped.notes)
 
 

@@ -14,7 +14,8 @@ from click.testing import Result
 from PIL import Image
 from safetensors.torch import save_file
 
-from tacit.models.datasets.image_files import ScaledFiles, image_files
+from tacit.models.datasets.image_files import image_files
+from tacit.models.datasets.samples import FileImages
 from tacit.parties.runs.served import Checkpoint
 from tests.cli.inference_house import BOUND, House
 from tests.cli.outputs import check_output
@@ -58,7 +59,7 @@ def in_the_clear(name: str, weights: Path, folder: Path) -> torch.Tensor:
     served = Checkpoint(architecture=name, path=path, calibration=folder, image_size=SIDE).read()
     with torch.no_grad():
         found: torch.Tensor = served.transformer(
-            served.data.normalised(ScaledFiles(image_files(folder), white=255, scaling=served.scaling))
+            served.data.normalised(FileImages(image_files(folder), scaling=served.scaling))
         )
     return found
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import Result
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from tacit.models import checkpoint
@@ -129,6 +130,26 @@ def test_typical_images_of_ones_own_serve_where_those_of_training_are_elsewhere(
         in_the_clear(served.transformer, given, batch=5), in_the_clear(expected.transformer, given, batch=5)
     )
     assert len(served.typical()) == 60
+
+
+def test_pictures_have_the_range_of_what_the_model_has_learned_from(run: Path, images: Path, tmp_path: Path) -> None:
+    """Pixels of the digits go up to 16, those of pictures to 255."""
+    white, dark = tmp_path / "white", tmp_path / "dark"
+    for folder, value in ((white, 255), (dark, 16)):
+        folder.mkdir()
+        Image.new("L", (8, 8), value).save(folder / "1.png")
+        Image.new("L", (8, 8), 0).save(folder / "2.png")
+    for number in "12":
+        (tmp_path / number).mkdir()
+    digits = checkpoint_of_run(described(run, tmp_path / "1", white=16), white).read()
+    assert digits.interface.white == 16
+    expected = ((torch.tensor([16.0, 0.0]) - 255 * 0.3) / (255 * 0.2)).tolist()
+    assert digits.typical().flatten(1).amax(1).tolist() == pytest.approx(expected)
+    narrow = {"mean": (0.02,), "std": (0.025,)}
+    unknown = described(run, tmp_path / "2", **narrow)
+    assert checkpoint_of_run(unknown, dark).read().prepared()
+    with pytest.raises(ValueError, match="another range"):
+        checkpoint_of_run(unknown, white).read().prepared()
 
 
 def test_a_model_file_that_is_not_what_it_says_is_refused(run: Path, images: Path, tmp_path: Path) -> None:
