@@ -202,8 +202,14 @@ def keep_json(json_file: Path | None, result: Result) -> None:
 
 
 def all_answered(answers: PrivateAnswers) -> None:
-    """End the command of a data owner if some of its images were refused, and say what that means."""
-    if refused := sum(image.refused for image in answers.images):
+    """End the command of a data owner if some of its images were refused or not read, and say what that means."""
+    refused = sum(image.refused for image in answers.images)
+    if unread := [image.unreadable for image in answers.images if image.unreadable]:
+        complaint = f"{len(unread)} of {len(answers.images)} images cannot be read: {unread[0]}"
+        if not refused:
+            raise failure(complaint, FAILED)
+        warn(complaint)
+    if refused:
         raise failure(
             f"{refused} of {len(answers.images)} images refused: out of range, ask again with another image; of a pass "
             "with an image out of range all are refused, and count against the daily limits of both owners",

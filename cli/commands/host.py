@@ -302,7 +302,7 @@ def data_owner(
     instead, with other data owners; the common adapters are in its folder after every round, and it asks with them when
     the purpose there is "prediction".
 
-    Exit status: 0 all is answered, or learned; 1 it failed, one of the others refused, or an image was out of range; 2
+    Exit status: 0 all is answered, or learned; 1 it failed, one of the others refused, or an image was not answered; 2
     wrong input; 3 a round was lost; 4 one of the others was not reached, or lost; 130 Ctrl-C or SIGTERM.
     """
     console = Console(highlight=False, quiet=quiet)

@@ -100,8 +100,8 @@ def infer(
     owner learns labels, and confidences unless labels alone are revealed. They are compared with the model in the
     clear, which a real data owner does not have.
 
-    Exit status: 0 all are answered; 1 a party failed, an image was refused, or the file cannot be written; 2 wrong
-    input; 130 Ctrl-C.
+    Exit status: 0 all are answered; 1 a party failed, an image was refused or cannot be read, or the file cannot be
+    written; 2 wrong input; 130 Ctrl-C.
     """
     from tacit.simulate.federation.processes import ProcessError, warm_up
     from tacit.simulate.private_inference.inference_request import InferenceRequest, wanted_model

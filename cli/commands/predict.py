@@ -30,8 +30,8 @@ def predict(
     what was learned nor images, and the data owner receives the answers alone. They are compared with those in the
     clear, which no real party could do.
 
-    Exit status: 0 all are answered; 1 a party failed, an image was refused, or the file cannot be written; 2 wrong
-    input; 130 Ctrl-C.
+    Exit status: 0 all are answered; 1 a party failed, an image was refused or cannot be read, or the file cannot be
+    written; 2 wrong input; 130 Ctrl-C.
     """
     from tacit.simulate.federation.processes import ProcessError, warm_up
 

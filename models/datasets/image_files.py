@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Final
 from unicodedata import normalize
 
+from tacit.models.datasets import dicom
+from tacit.models.datasets.samples import unreadable
+
 EXTENSIONS: Final = (
     ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".pgm", ".ppm", ".pnm", ".tif", ".tiff", ".webp",
+    *dicom.EXTENSIONS,
 )  # fmt: skip
 _THUMBNAILS: Final = frozenset({"thumbs.db", "ehthumbs.db", "__macosx", "@eadir", "thumbnails"})
 """Names that systems give to what they derive from images, in lower case."""
@@ -26,6 +30,8 @@ class Skipped:
     """Entries of folders that are not read: by kind, how many there are and the first one."""
 
     kinds: dict[str, tuple[int, Path]] = field(default_factory=dict)
+    unreadable: dict[Path, str] = field(default_factory=dict)
+    """Image files, each with the reason."""
 
     def add(self, kind: str, path: Path) -> None:
         count, first = self.kinds.get(kind, (0, path))
@@ -40,22 +46,32 @@ class Skipped:
 
 
 def image_files(path: Path, skipped: Skipped | None = None) -> tuple[Path, ...]:
-    """The file, or the image files of the folder in the order of their names. ValueError if there are none.
+    """The file, or the image files in and below the folder, sorted by path. ValueError if there are none.
 
     skipped: counts all other entries."""
     if path.is_file():
         return (path,)
     if not path.is_dir():
         raise ValueError("no such file or folder")
-    files = tuple(walk(path, Skipped() if skipped is None else skipped, deep=False))
+    files = tuple(walk(path, Skipped() if skipped is None else skipped))
     if not files:
         raise ValueError(f"the folder has no image file ({', '.join(EXTENSIONS)})")
     return files
 
 
-def walk(root: Path, skipped: Skipped, *, extensions: Sequence[str] = EXTENSIONS, deep: bool = True) -> Iterator[Path]:
-    """Yield the image files in a folder, and in those below it if `deep`, each real file once, sorted by path; links
-    are followed. ValueError for a name that is not UTF-8."""
+def readable_files(path: Path, skipped: Skipped) -> tuple[Path, ...]:
+    """As `image_files`, without those that cannot be read, which `skipped` then holds. ValueError if none can."""
+    files = image_files(path, skipped)
+    skipped.unreadable.update((file, reason) for file in files if (reason := unreadable(file)))
+    if len(skipped.unreadable) == len(files):
+        more = f"; and so are {len(files) - 1:,} more" * (len(files) > 1)
+        raise ValueError(next(iter(skipped.unreadable.values())) + more)
+    return tuple(file for file in files if file not in skipped.unreadable)
+
+
+def walk(root: Path, skipped: Skipped, *, extensions: Sequence[str] = EXTENSIONS) -> Iterator[Path]:
+    """Yield the image files in and below a folder, each real file once, sorted by path; links are followed. ValueError
+    for a name that is not UTF-8."""
     seen: set[tuple[int, int] | str] = set()
     folders = [root]
     found: list[Path] = []
@@ -73,12 +89,10 @@ def walk(root: Path, skipped: Skipped, *, extensions: Sequence[str] = EXTENSIONS
             elif path.name.startswith("."):
                 skipped.add("hidden file", path)
             elif readable_name(path).is_dir():
-                if deep:
-                    folders.append(path)
-                elif path.suffix.lower() in extensions:
+                if path.suffix.lower() in extensions:
                     skipped.add("image-named folder", path)
                 else:
-                    skipped.add("folder", path)
+                    folders.append(path)
             elif path.suffix.lower() not in extensions:
                 skipped.add(f"{path.suffix.lower() or 'other'} file", path)
             elif not path.is_file():

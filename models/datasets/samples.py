@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from tacit.models.datasets import dicom
+
 _MOST_NAMES_SHOWN: Final = 8
 
 
@@ -160,7 +162,7 @@ SQUASHED: Final = Scaling()
 
 @dataclass(frozen=True, eq=False)
 class FileImages:
-    """Images in files of a format that Pillow reads; always three channels, grey ones become equal red, green, blue."""
+    """Images in files that Pillow or pydicom reads; always three channels, grey ones become equal red, green, blue."""
 
     paths: tuple[Path, ...] = field(repr=False)
     scaling: Scaling = field(default=SQUASHED, kw_only=True, repr=False)
@@ -316,10 +318,20 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(values.astype(np.uint8))
 
 
+def unreadable(path: Path) -> str:
+    """Why an image file cannot be read, with its path; "" for one that can."""
+    try:
+        with _opened(path) as image:
+            displayed(image)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
     try:
-        with Image.open(path) as image:
+        with dicom.read(path) if path.suffix.lower() in dicom.EXTENSIONS else Image.open(path) as image:
             # Pillow has PNG and PNM files of 16 bits as such, and in older versions as integers up to 65535.
             deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
             if not deep and image.mode.startswith(("I", "F")):

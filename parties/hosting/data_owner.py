@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -24,7 +24,7 @@ from msgspec import structs
 
 from tacit.models.configuration import ImagesConfiguration
 from tacit.models.data import normalise, read
-from tacit.models.datasets.image_files import Skipped, image_files
+from tacit.models.datasets.image_files import Skipped, readable_files
 from tacit.models.datasets.samples import SQUASHED, FileImages, Samples, Scaling, Source
 from tacit.models.file_system import FILES
 from tacit.parties.hosting.folder import AnswersError, OpenedParty, PartyFolder, Status, at_work
@@ -63,6 +63,8 @@ class OwnImages:
     _samples: Samples | None = field(repr=False)
     notes: tuple[str, ...] = field(default=(), kw_only=True)
     """As of Source."""
+    unreadable: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """Names of images that are not asked about, each with the reason."""
 
     def samples(self, *, white: int = 255, scaling: Scaling = SQUASHED) -> Samples:
         """All of them, not decoded yet; white: the number of a white pixel, to which those in files are brought."""
@@ -96,13 +98,25 @@ def own_images(wanted: str) -> OwnImages:
             test,
             notes=source.notes,
         )
-    skipped = Skipped()
+    skipped, root = Skipped(), Path(wanted)
     try:
-        files = image_files(Path(wanted), skipped)
+        files = readable_files(root, skipped)
     except ValueError as error:
         raise ValueError(f"images = {wanted!r}: {error}") from None
-    contents = [part for file in files for part in (file.name.encode(), sha256(file.read_bytes()).digest())]
-    return OwnImages(tuple(file.name for file in files), None, _digest(contents), files, None, notes=skipped.notes)
+
+    def name(file: Path) -> str:
+        return file.name if file == root else file.relative_to(root).as_posix()
+
+    contents = [part for file in files for part in (name(file).encode(), sha256(file.read_bytes()).digest())]
+    return OwnImages(
+        tuple(map(name, files)),
+        None,
+        _digest(contents),
+        files,
+        None,
+        notes=(*skipped.notes, *skipped.unreadable.values()),
+        unreadable={name(file): reason for file, reason in skipped.unreadable.items()},
+    )
 
 
 def _digest(parts: Sequence[bytes]) -> str:
@@ -399,7 +413,7 @@ def answers_of(images: OwnImages, answers: AnswersFile) -> Answers:
     labels = images.labels or [None] * len(answered)
     right = [one.label == label for one, label in zip(answered, labels, strict=True) if not one.refused]
     return Answers(
-        images=answered,
+        images=[*answered, *(AnsweredImage.not_read(*each) for each in images.unreadable.items())],
         accuracy=None if images.labels is None or not right else sum(right) / len(right),
         classes=list(by.classes),
         weights=by.weights,

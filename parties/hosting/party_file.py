@@ -547,8 +547,9 @@ class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
     images: Annotated[
         str,
         Meta(
-            description="What to ask about: an image file, a folder of them, an .npz file with x_test and y_test, or "
-            '"digits" for the test digits of scikit-learn. Nobody else sees them. Not needed to learn.'
+            description="What to ask about: an image file, a folder of them, with folders in it, an .npz file with "
+            'x_test and y_test, or "digits" for the test digits of scikit-learn. Nobody else sees them. Not needed '
+            "to learn."
         ),
     ] = ""
     batch: Annotated[Images, Meta(description="Images of a pass, which go through the model at a time.")] = 16

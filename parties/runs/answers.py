@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from tacit.parties.runs.results import Column, Result, Table, decimals, prose
 
@@ -30,6 +31,8 @@ class AnsweredImage(msgspec.Struct, frozen=True, kw_only=True):
     """Embedding of the image; null of a model with classes."""
     refused: bool
     """Whether a value of its pass was out of range."""
+    unreadable: str | None = None
+    """Why its file cannot be read; such an image was not asked about."""
 
     @classmethod
     def of_labels(cls, image: str, labels: list[str]) -> AnsweredImage:
@@ -54,9 +57,16 @@ class AnsweredImage(msgspec.Struct, frozen=True, kw_only=True):
     def out_of_range(cls, image: str) -> AnsweredImage:
         return cls(image=image, label=None, labels=None, confidence=None, logits=None, features=None, refused=True)
 
+    @classmethod
+    def not_read(cls, image: str, reason: str) -> AnsweredImage:
+        """An image whose file cannot be read."""
+        return structs.replace(cls.out_of_range(image), refused=False, unreadable=reason)
+
     @property
     def shown(self) -> str:
-        """In a table: labels, how many features there are, or that it was refused."""
+        """In a table: labels, how many features there are, or that it was refused, or not read."""
+        if self.unreadable is not None:
+            return "its file cannot be read"
         if self.features is not None:
             return f"{len(self.features)} features"
         return ", ".join(self.labels or [self.label or REFUSED])
@@ -86,7 +96,7 @@ class PrivateAnswers(Result, frozen=True, kw_only=True):
         yield Table(
             columns=(Column("image"), Column("label", prose), Column("confidence", decimals(3))),
             rows=[(one.image, one.shown, one.confidence) for one in shown],
-            flagged=[number for number, one in enumerate(shown) if one.refused],
+            flagged=[number for number, one in enumerate(shown) if one.refused or one.unreadable],
         )
         if more := len(self.images) - len(shown):
             yield f"and {more} more; --json FILE has all of them"
@@ -102,7 +112,7 @@ class PrivateAnswers(Result, frozen=True, kw_only=True):
 
     def sentence(self, compared: str = "") -> str:
         """Count, accuracy and time for an image; compared: a comparison, between these."""
-        count, right = len(self.images), self.accuracy
+        count, right = sum(one.unreadable is None for one in self.images), self.accuracy
         known = "" if right is None else f", {right:.1%} of them right"
         return (
             f"{count} images{known}; {compared}{1000 * self.online_seconds / count:.0f} ms an image online, and "

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from tacit.models.configuration import ImagesConfiguration, images_at, place
-from tacit.models.datasets.image_files import image_files
+from tacit.models.datasets.image_files import Skipped, image_files, readable_files
 from tacit.models.datasets.samples import SQUASHED, FileImages, Samples, Scaling, Source
 from tacit.parties.runs import experiment as experiments
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, check_release
@@ -102,8 +102,8 @@ class ServedModel:
         if self.experiment is None and max(abs(mean), deviation) > _UNLIKE:
             raise ValueError(
                 f"the images for calibration are unlike those that the model has learned from: normalised, their "
-                f"pixels have mean {mean:.1f} and deviation {deviation:.1f}, and those 0 and 1. Theirs may have another range "
-                "(as 0 to 16): name images whose pixels have that range"
+                f"pixels have mean {mean:.1f} and deviation {deviation:.1f}, and those 0 and 1. Those may have another "
+                "range (as 0 to 16): name images whose pixels have it"
             )
         return images
 
@@ -187,7 +187,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         if self._is_data_set:
             typical = data.read(ImagesConfiguration(**images_at(self.calibration)))
             return served_pretrained(found, typical.read_as(found.scaling, found.white).train, labelled=self.labelled)
-        files = FileImages(self.images(), scaling=found.scaling, white=found.white)
+        # Those that cannot be read calibrate nothing, and who asks about them is told.
+        files = FileImages(readable_files(self.calibration, Skipped()), scaling=found.scaling, white=found.white)
         return served_pretrained(found, Samples(files, np.zeros(len(files), np.int64)))
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ import torch
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.models.data import Dataset
 from tacit.models.data import read as read_images
-from tacit.models.datasets.image_files import Skipped, image_files
+from tacit.models.datasets.image_files import Skipped, readable_files
 from tacit.models.datasets.samples import FileImages, Samples
 from tacit.models.friendly.polynomials import ActivationError
 from tacit.models.friendly.transformer import FriendlyTransformer
@@ -66,6 +66,8 @@ class Chosen:
     """int64 [N], where they are known."""
     notes: tuple[str, ...] = ()
     """As of Source."""
+    unreadable: Mapping[Path, str] = field(default_factory=dict)
+    """Files that are not asked about, each with the reason."""
 
 
 def chosen(request: InferenceRequest, model: ServedModel) -> Chosen:
@@ -88,11 +90,11 @@ def chosen_files(path: Path, model: ServedModel) -> Chosen:
     """An image file, or all in a folder. ValueError as of `chosen`."""
     skipped = Skipped()
     try:
-        files = image_files(path, skipped)
+        files = readable_files(path, skipped)
     except ValueError as error:
         raise ValueError(f"--images {path}: {error}") from None
     pixels = model.data.normalised(FileImages(files, white=model.white, scaling=model.scaling))
-    return Chosen(tuple(str(file) for file in files), pixels, None, skipped.notes)
+    return Chosen(tuple(str(file) for file in files), pixels, None, skipped.notes, skipped.unreadable)
 
 
 def infer(
@@ -208,8 +210,10 @@ def compared_answers(
     difference = (logits - clear)[with_logits]
     measured = bool(with_logits.any())
     passes = [each for inferred in found for each in inferred.passes]
+    answers = _answered_images(images.names, classes, logits, labels, refused)
+    answers += [AnsweredImage.not_read(str(file), reason) for file, reason in images.unreadable.items()]
     return kind(
-        images=_answered_images(images.names, classes, logits, labels, refused),
+        images=answers,
         accuracy=None if images.labels is None else _share(best == images.labels, answered),
         passes=len(passes),
         online_seconds=sum(each.online_seconds for each in passes),

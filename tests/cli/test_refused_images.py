@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+import typer
+from PIL import Image
 from rich.console import Console
 
-from tacit.cli.output import show
+from tacit.cli.output import all_answered, show
 from tacit.parties.hosting.data_owner import (
     AnsweredBy,
     AnsweredPass,
@@ -80,6 +82,31 @@ def test_answers_keep_what_was_refused(tmp_path: Path, capsys: pytest.CaptureFix
     assert found.accuracy == sum(label == "1" for label in images.labels[3:]) / (count - 3)
     show(Console(width=120), found)
     assert capsys.readouterr().out.count(REFUSED) == 3
+
+
+def test_files_that_cannot_be_read_stand_beside_the_answers_of_the_others(tmp_path: Path) -> None:
+    (tmp_path / "images" / "ward" / "deep").mkdir(parents=True)
+    for name in ("a.png", "ward/b.png", "ward/deep/c.png"):
+        Image.new("L", (8, 8), len(name)).save(tmp_path / "images" / name)
+    (tmp_path / "images" / "ward" / "b.png").write_bytes(b"cut off")
+    images = own_images(str(tmp_path / "images"))
+    assert images.names == ("a.png", "ward/deep/c.png")
+    assert any("b.png is not a readable image" in note for note in images.notes)
+    kept = AnswersFile(tmp_path / "answers.jsonl", images=2)
+    kept.write(AnsweredBy(weights="ab", classes=("0", "1")))
+    kept.write(AnsweredPass(logits=((0.0, 1.0),) * 2, **COSTS))
+    found = answers_of(images, kept)
+    assert [(one.image, one.label) for one in found.images] == [
+        ("a.png", "1"),
+        ("ward/deep/c.png", "1"),
+        ("ward/b.png", None),
+    ]
+    with pytest.raises(typer.Exit):
+        all_answered(found)
+    (tmp_path / "images" / "a.png").unlink()
+    (tmp_path / "images" / "ward" / "deep" / "c.png").unlink()
+    with pytest.raises(ValueError, match=r"b\.png is not a readable image"):
+        own_images(str(tmp_path / "images"))
 
 
 def test_answers_keep_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
