@@ -151,7 +151,11 @@ def read(configuration: ImagesConfiguration) -> Source:
     if configuration.centres:
         source = fed_isic.at(configuration.centres, source)
     # Who names the classes knows that some may be empty.
-    return _renamed(source, configuration.classes) if configuration.classes else source.remarked()
+    if not configuration.classes:
+        return source.remarked()
+    classes = tuple(normalize("NFC", name) for name in configuration.classes)
+    # Names of folders are names, whatever they look like.
+    return _renamed(source if configuration.source == "folder" else _named(source, classes), classes)
 
 
 def load(configuration: DataConfiguration, *, image_size: int, source: Source | None = None) -> Dataset:
@@ -189,9 +193,22 @@ def normalise(source: Source, *, image_size: int, mean: Sequence[float], std: Se
     )
 
 
+def _named(source: Source, classes: tuple[str, ...]) -> Source:
+    """Where the images have numbers and the list has names, a number is a place in the list, which a note says."""
+    count = len(source.class_names)
+    if source.class_names != tuple(map(str, range(count))) or not set(source.class_names).isdisjoint(classes):
+        return source
+    if count > len(classes):
+        raise ValueError(f"data.classes names {len(classes)} classes, and labels go from 0 to {count - 1}: name all")
+    shown = ", ".join(f"{number} {name}" for number, name in enumerate(classes[: min(count, 8)])) + ", ..." * (
+        count > 8
+    )
+    note = f"labels are places in data.classes: {shown}; write names as labels if that is another order"
+    return replace(source, class_names=classes[:count], notes=(*source.notes, note))
+
+
 def _renamed(source: Source, classes: tuple[str, ...]) -> Source:
     """The same images with the labels of this list of classes."""
-    classes = tuple(normalize("NFC", name) for name in classes)
     if strange := [name for name in source.class_names if name not in classes]:
         shown = ", ".join(strange[:8]) + ", ..." * (len(strange) > 8)
         raise ValueError(f"data.classes lacks classes that the images have: {shown}; add them, for all parties alike")

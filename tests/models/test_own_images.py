@@ -63,6 +63,21 @@ def test_labels_are_those_of_the_list(tmp_path: Path) -> None:
         ImagesConfiguration(classes=("a", "a"))
 
 
+def test_numbers_are_places_in_a_list_of_names(tmp_path: Path) -> None:
+    source = npz(tmp_path / "own.npz", train=[2, 0, 1])
+    found = read(ImagesConfiguration(source=source, classes=("cat", "dog", "eel", "fox")))
+    assert found.class_names == ("cat", "dog", "eel", "fox")
+    assert found.train.labels.tolist() == [2, 0, 1]
+    assert any("0 cat, 1 dog, 2 eel" in note for note in found.notes)
+    with pytest.raises(ValueError, match="labels go from 0 to 2"):
+        read(ImagesConfiguration(source=source, classes=("cat", "dog")))
+    for name in "012":
+        (tmp_path / "train" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "train" / name / "1.png")
+    with pytest.raises(ValueError, match="lacks classes"):
+        read(ImagesConfiguration(source="folder", directory=str(tmp_path), classes=("cat", "dog", "eel")))
+
+
 def test_given_statistics_are_used() -> None:
     own = load(DataConfiguration(), image_size=8)
     computed = statistics(own.source.train.images, image_size=8)
