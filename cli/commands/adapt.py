@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -18,49 +19,38 @@ if TYPE_CHECKING:  # What it imports takes a moment to load.
     from tacit.simulate.adaptation.results import AdaptationSummary
 
 
+_What = partial(typer.Option, rich_help_panel="What is learned")
+_Model = partial(typer.Option, rich_help_panel="A pretrained model, as it is")
+_How = partial(typer.Option, rich_help_panel=(HOW := "How it is run, and its results"))
+
+
 def adapt(
     experiment: Annotated[
         Path | None,
         typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file; `tacit config --adaptation` prints one."),
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of data owners.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of learning.")] = None,
+    clients: Annotated[int | None, _What(help="Number of data owners.")] = None,
+    rounds: Annotated[int | None, _What(help="Rounds of learning.")] = None,
+    adapter: Annotated[
+        Literal["parallel", "linear-probe"] | None, _What(help="Adapters beside blocks, or a head alone.")
+    ] = None,
     reveal: Annotated[
         Literal["none", "sampled", "all"] | None,
-        typer.Option(
-            help="Data owners receive nothing of what blocks leave (none). INSECURE, for comparison with the paper: "
-            "they receive outputs of sampled blocks or of all, which gives the model away."
-        ),
-    ] = None,
-    adapter: Annotated[
-        Literal["parallel", "linear-probe"] | None,
-        typer.Option(help="What is learned: adapters beside all blocks and a head, or the head alone."),
-    ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Learn beside a pretrained model as it is: its architecture, as timm names it; data owners then learn "
-            "all classes.",
-        ),
-    ] = "",
-    checkpoint: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its weights, as timm names them: a .safetensors file.")
-    ] = None,
-    image_size: Annotated[
-        int | None, typer.Option(min=8, max=1024, metavar="PIXELS", help="Edge of the images that it takes.")
+        _What(help="Outputs of blocks to data owners (INSECURE)."),
     ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="SOURCE", help="Labelled images: an .npz, or a folder with a folder for each class."),
+        Path | None, _What(metavar="SOURCE", help="An .npz, or a folder with a folder for each class.")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="Fixes model, division, batches and first adapters.")
+    seed: Annotated[int | None, _What(min=0, max=2**63 - 1, metavar="N", help="Makes a run repeatable.")] = None,
+    model: Annotated[str, _Model(metavar="NAME", help="Its architecture in timm; all classes are learned.")] = "",
+    checkpoint: Annotated[Path | None, _Model(metavar="FILE", help="Its weights, a .safetensors file.")] = None,
+    image_size: Annotated[
+        int | None, _Model(min=8, max=1024, metavar="PIXELS", help="Edge of the images that it takes.")
     ] = None,
-    device: Annotated[str, output.device_option("Where owners compute blocks: cpu or cuda.")] = "cpu",
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder; default runs/<time>-<name>.")] = None,
-    json_file: Annotated[Path | None, output.json_option("Write summary.json here too.", metavar="FILE")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
+    device: Annotated[str, output.device_option("Of both owners: cpu (the default) or cuda.", panel=HOW)] = "cpu",
+    out: Annotated[Path | None, _How(metavar="DIR", help="Default runs/<time>-<name>.")] = None,
+    json_file: Annotated[Path | None, output.json_option("The summary.", metavar="FILE", panel=HOW)] = None,
+    quiet: Annotated[bool, _How("--quiet", help="Show nothing but errors.")] = False,
 ) -> None:
     """Adapt a model that nobody may see to images that nobody may see.
 

@@ -15,6 +15,9 @@ from tacit.cli.interruption import interruptible
 from tacit.cli.progress import Progress
 from tacit.parties.runs.results import Column, Table, prose
 
+_What = partial(typer.Option, rich_help_panel="What is attacked, and by whom")
+_How = partial(typer.Option, rich_help_panel=(HOW := "How it is run, and its results"))
+
 
 def audit(
     configuration: Annotated[
@@ -27,28 +30,25 @@ def audit(
     ] = None,
     adversaries: Annotated[
         list[str] | None,
-        typer.Option(
+        _What(
             "--as",
             metavar="PARTY[+PARTY...]",
-            help="The adversary, or colluding parties: server, client, client-3, server+client-2, wire; of an "
-            "adaptation data-owner, data-owner-3, model-owner. Repeatable.",
+            help="Who attacks: server, client, client-3, server+client-2, wire; of an adaptation data-owner, "
+            "data-owner-3, model-owner. Repeatable.",
         ),
     ] = None,
     attacks: Annotated[
         list[str] | None,
-        typer.Option(
-            "--attack", metavar="NAME", help="Repeatable; default: those for the model. `list` names them all."
-        ),
+        _What("--attack", metavar="NAME", help="Default: those for the model; `list` names all. Repeatable."),
     ] = None,
-    images: Annotated[int, typer.Option(help="Images of every kind of observation to attack.", min=2, max=1000)] = 10,
+    images: Annotated[int, _What(help="Images of every kind of observation to attack.", min=2, max=1000)] = 10,
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.npz|DIRECTORY", help="Images, or the files of CIFAR-10; default digits."),
+        Path | None, _What(metavar="FILE.npz|DIRECTORY", help="Images, or the files of CIFAR-10; default digits.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes an audit repeatable.", min=0, max=2**63 - 1)] = None,
-    full: Annotated[bool, typer.Option("--full", help="Search as long as the papers do (hours).")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default runs/<time>-audit.")] = None,
-    json_file: Annotated[Path | None, output.json_option("Write the result to this file too.")] = None,
+    full: Annotated[bool, _How("--full", help="Search as long as the papers do (hours).")] = False,
+    seed: Annotated[int | None, _How(help="Makes an audit repeatable.", min=0, max=2**63 - 1)] = None,
+    out: Annotated[Path | None, _How(metavar="DIR", help="Default runs/<time>-audit.")] = None,
+    json_file: Annotated[Path | None, output.json_option("Write the result to this file too.", panel=HOW)] = None,
 ) -> None:
     """Attack a configuration with exactly what its parties received and drew, and measure what is reconstructed.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -18,6 +19,10 @@ KEPT = "finished runs are kept: give the same command again"
 Found = TypeVar("Found")
 
 
+_What = partial(typer.Option, rich_help_panel="What is run")
+_How = partial(typer.Option, rich_help_panel=(HOW := "How it is run, and its results"))
+
+
 def experiment(
     name: Annotated[
         str,
@@ -25,25 +30,24 @@ def experiment(
             metavar="NAME|FILE.py|list", help="Table or figure, or a file that defines STUDY; `list` names all tables."
         ),
     ],
-    small: Annotated[bool, typer.Option("--small", help="The small twin, which runs in minutes.")] = False,
-    seeds: Annotated[str, typer.Option(metavar="0-4|0,2,7", help="Every row runs once with each of these.")] = "0-4",
+    small: Annotated[bool, _What("--small", help="The small twin, which runs in minutes.")] = False,
+    seeds: Annotated[str, _What(metavar="0-4|0,2,7", help="Every row runs once with each of these.")] = "0-4",
+    arm: Annotated[
+        list[str] | None, _What(metavar="NAME", help="Only this row, or all that fit, as 'lenet-*'. Repeatable.")
+    ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.npz|DIRECTORY", help="Images, or the files of CIFAR-10; default of a twin: digits."),
+        Path | None, _What(metavar="FILE.npz|DIRECTORY", help="Images, or CIFAR-10; default of a twin: digits.")
     ] = None,
     checkpoint: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Weights that models begin with, a .safetensors file of timm's."),
+        Path | None, _What(metavar="FILE", help="Weights that models begin with: timm's, as .safetensors.")
     ] = None,
-    arm: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this row, or all whose name fits, as 'lenet-*'. Repeatable."),
+    device: Annotated[
+        str, output.device_option("Of training and evaluation: cpu (the default) or cuda.", panel=HOW)
+    ] = "cpu",
+    out: Annotated[Path | None, _How(metavar="DIR", help="Default runs/<name>, for a twin <name>-small.")] = None,
+    json_file: Annotated[
+        Path | None, output.json_option("Write table.json here too.", metavar="FILE", panel=HOW)
     ] = None,
-    device: Annotated[str, output.device_option("Where models are trained and evaluated: cpu or cuda.")] = "cpu",
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Default runs/<name>, for a twin <name>-small.")
-    ] = None,
-    json_file: Annotated[Path | None, output.json_option("Write table.json here too.", metavar="FILE")] = None,
 ) -> None:
     """Reproduce a table or figure of a paper: every row with every seed, by real parties under secure aggregation where
     nothing else is said.

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from tacit.cli.output import all_answered, json_option, measured
+from tacit.cli.output import all_answered, device_option, json_option, measured
 from tacit.parties.hosting.protocols import ProtocolName
-from tacit.simulate.insecure import KNOWN_GIVES_AWAY
 
 if TYPE_CHECKING:
     from tacit.simulate.private_inference.results import InferenceResult
 
+_Model = partial(typer.Option, rich_help_panel="A checkpoint instead of DIR, and its bounds")
+ASKED, HOW = "What is asked", "How it is run, and its results"
+_How = partial(typer.Option, rich_help_panel=HOW)
 IMAGES: Final = typer.Option(
-    metavar="N|PATH", help="Number of test images, an image file, or a folder of them; default: all tests."
+    metavar="N|PATH", help="So many tests, a file, or a folder; default all tests.", rich_help_panel=ASKED
 )
 LABELS: Final = typer.Option(
     min=0,
     max=16,
-    help="The model owner reveals so many labels of an image, the best first, and no confidences; 0: logits.",
+    metavar="N",
+    help="Best labels without confidences; 0: logits.",
+    show_default=False,
+    rich_help_panel=ASKED,
 )
+DEVICE: Final = device_option("Of all parties: cpu (the default) or cuda.", panel=HOW)
+JSON: Final = json_option("Write answers and costs here.", metavar="FILE", panel=HOW)
 
 
 def infer(
@@ -33,64 +41,29 @@ def infer(
             metavar="[DIR]", help="A run of `tacit simulate` or `tacit server`, or results of `tacit distill`."
         ),
     ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Instead of DIR: an architecture of timm, with the tag of its weights if images are prepared as for "
-            "these (vit_base_patch16_224.mae).",
-        ),
-    ] = "",
-    checkpoint: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its weights, as timm names them: a .safetensors file.")
-    ] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Typical images for the bounds of the model's values: a file, or a folder of them; default: those "
-            "that a run was trained on, those of --images for a checkpoint.",
-        ),
-    ] = None,
+    model: Annotated[str, _Model(metavar="NAME", help="Its architecture in timm: NAME, or NAME.TAG.")] = "",
+    checkpoint: Annotated[Path | None, _Model(metavar="FILE", help="Its weights, a .safetensors file.")] = None,
     image_size: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=4096,
-            metavar="PIXELS",
-            help="Edge of the images that a checkpoint takes; 0: that of its pretraining, or 224 where this has more "
-            "than 1,024 tokens.",
-        ),
+        int, _Model(min=0, max=4096, metavar="PIXELS", help="Edge; 0: as in pretraining.", show_default=False)
     ] = 0,
+    calibration: Annotated[
+        Path | None, _Model(metavar="PATH", help="Typical images; default a run's, or --images.")
+    ] = None,
     images: Annotated[str | None, IMAGES] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="SOURCE", help='Where test images come from, if not where the model\'s did: "digits", or an .npz.'
-        ),
+        typer.Option(metavar="SOURCE", help='Other test images: "digits", or an .npz.', rich_help_panel=ASKED),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, max=4096, help="Images at a time.")] = 16,
-    protocol: Annotated[
-        ProtocolName,
-        typer.Option(
-            help="What computes on shares: Tacit's own protocol, or CrypTen's tensors (crypten), which need a student "
-            "of `tacit distill` and check no range."
-        ),
-    ] = "tacit",
+    labels: Annotated[int, LABELS] = 0,
+    batch: Annotated[int, _How(min=1, max=4096, metavar="N", help="Images at a time.")] = 16,
+    data_owners: Annotated[int, _How(min=1, max=64, metavar="N", help="Who share the images.")] = 1,
+    protocol: Annotated[ProtocolName, _How(help="CrypTen's needs a student, and checks no range.")] = "tacit",
     input: Annotated[
         Literal["known", "shared"],
-        typer.Option(
-            "--input",
-            help="Nobody receives the input of a block (shared), or the data owner does, also what leaves the "
-            f"embedding, in the true order, which is more than in the paper (known). Known: {KNOWN_GIVES_AWAY}.",
-        ),
+        _How("--input", help="Inputs of blocks: shared, or known (INSECURE)."),
     ] = "shared",
-    data_owners: Annotated[
-        int, typer.Option(min=1, max=64, help="Share the images among so many data owners, served at the same time.")
-    ] = 1,
-    labels: Annotated[int, LABELS] = 0,
-    device: Annotated[str, typer.Option(help="Where all parties compute: cpu or cuda.")] = "cpu",
-    json_file: Annotated[Path | None, json_option("Write answers and costs here.", metavar="FILE")] = None,
+    device: Annotated[str, DEVICE] = "cpu",
+    json_file: Annotated[Path | None, JSON] = None,
 ) -> None:
     """Private inference: a model owner's model classifies images that only their owner sees.
 

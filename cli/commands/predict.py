@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tacit.cli.commands.infer import IMAGES, LABELS
-from tacit.cli.output import all_answered, device_option, json_option, measured
+from tacit.cli.commands.infer import DEVICE, HOW, IMAGES, JSON, LABELS
+from tacit.cli.output import all_answered, measured
 
 if TYPE_CHECKING:
     from tacit.simulate.private_inference.results import PredictionResult
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 def predict(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run of `tacit adapt`.")],
     images: Annotated[str | None, IMAGES] = None,
-    batch: Annotated[int, typer.Option(min=1, max=1024, help="Images at a time, at most as in learning.")] = 16,
     labels: Annotated[int, LABELS] = 0,
-    device: Annotated[str, device_option("Where both owners compute blocks: cpu or cuda.")] = "cpu",
-    json_file: Annotated[Path | None, json_option("Write answers and costs here.", metavar="FILE")] = None,
+    batch: Annotated[
+        int, typer.Option(min=1, max=1024, help="Images at a time, at most as in learning.", rich_help_panel=HOW)
+    ] = 16,
+    device: Annotated[str, DEVICE] = "cpu",
+    json_file: Annotated[Path | None, JSON] = None,
 ) -> None:
     """Predictions with the adapters that data owners have learned, by private inference.
 
