@@ -182,6 +182,8 @@ def _check_json(json_file: Path | None) -> Path | None:
 
 def _why_not_written(file: Path) -> str:
     """What is wrong with it, and the remedy; "" for nothing. OSError for what cannot even be looked at."""
+    if str(file) == "-":
+        return "name a file, or /dev/stdout"
     if file.is_dir():
         return "it is a folder; name a file"
     if not file.parent.is_dir():

@@ -82,6 +82,9 @@ class DataDescription(Result, frozen=True, kw_only=True, tag="tacit.data.1"):
         if self.train_by_centre is not None:
             counts = ", ".join(f"{centre}: {images:,}" for centre, images in enumerate(self.train_by_centre))
             yield f"training images by centre: {counts}"
+        if not self.clients_by_class:
+            yield self._classes({}, "without training images there is nothing to divide")
+            return
         yield f"largest weight of a client: {self.largest_weight:,}; aggregation.max_weight {self._fits()}"
         if self.seed is not None and not self.seed_is_set:
             yield (
@@ -215,7 +218,9 @@ def _chosen(path: Path | None, given: dict[str, Any], clients: int | None, seed:
         chosen = msgspec.structs.replace(base, data=msgspec.convert(section, DataConfiguration))
     except msgspec.ValidationError as error:
         raise ExperimentError(f"command line: {refusal(error, section, DataConfiguration)}") from error
-    return with_overrides(chosen, clients=clients, seed=seed, where="command line")
+    # Nothing is run, so that no policy matters.
+    more = {} if clients is None else {"policy": {"smallest_cohort": min(clients, base.policy.smallest_cohort)}}
+    return with_overrides(chosen, clients=clients, seed=seed, more=more, where="command line")
 
 
 def _description(experiment: Experiment, progress: Progress) -> DataDescription:
@@ -230,12 +235,13 @@ def _description(experiment: Experiment, progress: Progress) -> DataDescription:
     sizes = _sizes(source, progress)
     seed = experiment.federation.seed or 0
     progress.update("mean and standard deviation of the pixels")
-    mean, std = statistics(source.train.images, image_size=experiment.model.image_size)
+    typical = source.train if len(source.train.images) else source.test
+    mean, std = statistics(typical.images, image_size=experiment.model.image_size)
     labels, centres, classes = source.train.labels, source.train.centres, len(source.class_names)
-    parts = shares(experiment, source, seed)
+    parts = shares(experiment, source, seed) if typical is source.train else []
     return DataDescription(
         source=experiment.data.source,
-        channels=source.train.images.channels,
+        channels=typical.images.channels,
         train=len(labels),
         test=len(source.test.labels),
         image_sizes=[
@@ -254,7 +260,7 @@ def _description(experiment: Experiment, progress: Progress) -> DataDescription:
         clients_by_class=[np.bincount(labels[part], minlength=classes).tolist() for part in parts],
         seed_is_set=experiment.federation.seed is not None,
         max_weight=experiment.aggregation.max_weight,
-        largest_weight=largest_weight(experiment, parts),
+        largest_weight=largest_weight(experiment, parts) if parts else 0,
         notes=source.notes,
     )
 

@@ -96,6 +96,7 @@ MISTAKES = [
     (["--source", "gtsrb", "--directory", "/nowhere"], "/nowhere is no folder; expected data.directory with gtsrb"),
     (["--source", "absent.npz"], "'absent.npz' is no file"),
     (["absent.toml"], "absent.toml: cannot be read"),
+    (["--json", "-"], "--json -: name a file, or /dev/stdout"),
 ]
 
 
@@ -107,6 +108,16 @@ def test_a_mistake_is_one_line_and_status_2(arguments: list[str], message: str) 
     assert message in result.stderr
     assert result.stderr.startswith("tacit: ")
     assert result.stderr.count("\n") == 1
+
+
+def test_what_no_run_would_take_is_looked_at_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "tests.npz"
+    np.savez(path, x_test=np.full((6, 8, 8), 51, np.uint8), y_test=np.arange(6) % 3)
+    result = inspect("--source", path)
+    assert result.exit_code == 0, result.stderr
+    assert "mean = [0.2]" in result.stdout
+    assert "nan" not in result.stdout
+    assert inspect("--clients", "2").exit_code == 0
 
 
 def test_the_parts_of_a_division_become_files(tmp_path: Path) -> None:

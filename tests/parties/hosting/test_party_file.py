@@ -134,6 +134,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         CLIENT.replace("server:7007", "fd00::5:7007"),
         "party.toml: connect = \"tcp://fd00::5:7007\": 'tcp://fd00::5:7007' is not an address; write an IPv6",
     ),
+    "all addresses to connect to": (
+        CLIENT.replace("server:7007", "*:7007"),
+        'party.toml: connect = "tcp://*:7007": one listens at all addresses, and connects to one',
+    ),
     "a quota below a pass": (
         MODEL_OWNER + "most_batch = 9\n[policy]\nrefused_a_day = 8\n",
         "party.toml: policy.refused_a_day = 8: no pass of most_batch = 9 images could begin; set most_batch to at most",
