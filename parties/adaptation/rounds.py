@@ -41,7 +41,7 @@ from tacit.parties.inference.conversation import ended
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.operations import MODEL
 from tacit.parties.inference.stages import encoded
-from tacit.parties.protections.sides import TaskError
+from tacit.parties.protections.sides import TaskError, TermsError
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.server import Evaluation, ServerParty, ServerSettings
 from tacit.parties.session.task import Octets, ServerTask, check_derived
@@ -73,13 +73,13 @@ class RoundsTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Of learning; the one after them tells the last sum."""
 
     def check(self, expected: RoundsTask) -> None:
-        """Raise TaskError unless this is the task that a party expects of the dealer."""
+        """Raise TermsError unless this is the task that a party expects of the dealer."""
         if self.rounds != expected.rounds:
-            raise TaskError(
+            raise TermsError(
                 f"the dealer sums {self.rounds} rounds; here and at the model owner there are {expected.rounds}"
             )
         if self.words != expected.words:
-            raise TaskError(f"the dealer sums {self.words} words, and a share has {expected.words}: correct its file")
+            raise TermsError(f"the dealer sums {self.words} words, and a share has {expected.words}: correct its file")
 
 
 @dataclass(frozen=True)

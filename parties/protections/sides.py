@@ -79,6 +79,10 @@ class TaskError(Exception):
     """A client cannot work on the task; the message says why and what to change."""
 
 
+class TermsError(TaskError):
+    """The server's own terms contradict what its client knows. The message is told to it: nothing in it is private."""
+
+
 class OtherClassesError(TaskError):
     """A client's images have other classes than the task."""
 

@@ -18,7 +18,7 @@ from tacit.parties.links.client_endpoint import ClientEndpoint, CopyError
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.tokens import TokenFile
-from tacit.parties.protections.sides import CraftedModelError, OtherClassesError, TaskError
+from tacit.parties.protections.sides import CraftedModelError, OtherClassesError, TaskError, TermsError
 from tacit.parties.session import events
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.journal import JournalFile
@@ -197,7 +197,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
             self._obstacle = " ".join(str(error).split()) or type(error).__name__
             self._event_log.write(events.TrainingFailed(detail=self._obstacle))
-            return self._machine.give_up(_TOLD.get(type(error), CANNOT_TRAIN), now)
+            told = str(error) if isinstance(error, TermsError) else _TOLD.get(type(error), CANNOT_TRAIN)
+            return self._machine.give_up(told, now)
         return self._then(result, now)
 
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:

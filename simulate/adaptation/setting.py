@@ -147,6 +147,11 @@ def _divided(
     experiment: AdaptationExperiment, images: Dataset, wanted: Any, *, seed: int
 ) -> tuple[tuple[str, ...], tuple[Source, ...], Labelled, Dataset]:
     source = _of_classes(images.source, wanted)
+    if not len(source.test.labels):
+        raise ValueError(
+            f"data.source {experiment.data.source!r} holds no test images of what is learned, and these measure it: "
+            "add some, in a folder test with a folder for each class, or as x_test and y_test"
+        )
     names = tuple(images.source.class_names[index] for index in wanted)
 
     def numbered(samples: Samples) -> Samples:

@@ -237,7 +237,10 @@ def test_what_a_data_owner_finds_out_from_the_model_owner(house: AdaptationHouse
 )
 def test_a_dealer_that_sums_something_else(house: AdaptationHouse, keys: dict[str, int], pattern: str) -> None:
     house.dealer(**keys)
-    refused_by_one(house.start_all(), pattern)
+    running = house.start_all()
+    refused_by_one(running, pattern)
+    # It is told: its owner is who can correct it.
+    assert re.search(pattern, running["dealer"].everything)
 
 
 SERVING: dict[str, tuple[str, Callable[[AdaptationHouse], object], str]] = {

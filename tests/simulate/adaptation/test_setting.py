@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from tacit.models.adapters.configuration import AdaptationConfiguration
-from tacit.models.configuration import ModelConfiguration
+from tacit.models.configuration import DataConfiguration, ModelConfiguration
 from tacit.models.data import load
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.simulate.adaptation.setting import BACKBONE, AdaptationSetting, setting
@@ -56,6 +58,16 @@ def test_a_model_is_taken_up_where_it_was_left(found: AdaptationSetting, directo
         assert torch.equal(one.images, other.images)
         assert torch.equal(one.labels, other.labels)
     assert torch.equal(found.served.transformer(found.test.images), again.served.transformer(found.test.images))
+
+
+def test_images_without_a_test_are_refused(directory: Path, found: AdaptationSetting, tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x_train=np.zeros((8, 8, 8), np.uint8), y_train=np.arange(8) % 2)
+    asked = structs.replace(
+        experiment(backbone=str(directory / BACKBONE), known_classes=()),
+        data=DataConfiguration(source=str(tmp_path / "own.npz")),
+    )
+    with pytest.raises(ValueError, match=r"holds no test images .* x_test"):
+        setting(asked, tmp_path, seed=3)
 
 
 @pytest.mark.parametrize(
