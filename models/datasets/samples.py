@@ -258,13 +258,14 @@ class Source:
         return replace(self, train=train, test=test, white=white)
 
     def remarked(self) -> "Source":
-        """The same, with a note about classes that have no image in either part."""
-        present = {*self.train.labels.tolist(), *self.test.labels.tolist()}
+        """The same, with a note about classes that no image is there to train on, or to test where that is all."""
+        part, what = (self.train, "training image") if len(self.train.labels) else (self.test, "image")
+        present = set(part.labels.tolist())
         empty = [name for label, name in enumerate(self.class_names) if label not in present]
         if not empty:
             return self
         shown = ", ".join(empty[:_MOST_NAMES_SHOWN]) + ", ..." * (len(empty) > _MOST_NAMES_SHOWN)
-        note = f"{len(empty):,} of {len(self.class_names):,} classes have no image: {shown}"
+        note = f"{len(empty):,} of {len(self.class_names):,} classes have no {what}: {shown}"
         return replace(self, notes=(*self.notes, note))
 
 

@@ -225,8 +225,16 @@ def read_student(directory: Path) -> ServedModel:
 def _is_student(directory: Path) -> bool:
     if (directory / RESULT).exists():
         return True
-    if RunDirectory(directory).experiment.exists():
+    # Here: it imports this module.
+    from tacit.parties.runs.adaptation import is_adaptation
+
+    if (experiment := RunDirectory(directory).experiment).exists():
         check_release(directory)
+        if is_adaptation(experiment):
+            raise ValueError(
+                f"{directory} is of `tacit adapt`: its data owners have what was learned, and ask with it: `tacit "
+                f"predict {directory}`"
+            )
         return False
     raise ValueError(
         f"{directory} holds neither {RESULT} nor {RunDirectory(directory).experiment.name}; name a directory that "

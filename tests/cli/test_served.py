@@ -197,6 +197,12 @@ def test_where_a_student_is_not_valid_there_is_nothing_in_the_clear(distilled: t
     assert torch.equal(clear[:3], in_the_clear(served.transformer, images[:3], batch=1))
 
 
+def adapted(run: Path, directory: Path) -> Path:
+    copy = changed(run, directory)
+    (copy / "experiment.toml").write_text('[adaptation]\nadapter = "parallel"\n')
+    return copy
+
+
 def without_model(run: Path, directory: Path) -> Path:
     copy = changed(run, directory)
     (copy / "model.safetensors").unlink()
@@ -311,6 +317,7 @@ NOT_SERVED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
         lambda run, tmp: changed(run, tmp, protection={"scheme": "fedsplit"}),
         'could be asked: protection.scheme = "fedsplit": every client has a model of its own',
     ),
+    "an adaptation": (adapted, "its data owners have what was learned, and ask with it: `tacit predict "),
     "no model yet": (without_model, "model.safetensors: wait until the run has finished a round"),
     "no round yet": (untrained, "model.safetensors is as the run began with it: wait until a round is finished"),
     "no model": (no_model_at_all, "model.safetensors is no model of a run ("),

@@ -53,6 +53,11 @@ def test_a_folder_with_one_part(tmp_path: Path, part: str) -> None:
     assert [*source.train.labels, *source.test.labels] == [2, 0]
 
 
+def test_classes_that_no_image_is_there_to_train_on_are_mentioned(tmp_path: Path) -> None:
+    source = npz(tmp_path / "own.npz", train=[0, 2, 2], test=[0, 1, 2])
+    assert "1 of 3 classes have no training image: 1" in read(ImagesConfiguration(source=source)).notes
+
+
 def test_labels_are_those_of_the_list(tmp_path: Path) -> None:
     source = npz(tmp_path / "own.npz", train=[2, 0, 1])
     found = read(ImagesConfiguration(source=source, classes=("3", "2", "1", "0")))

@@ -80,14 +80,14 @@ def test_labels_in_every_layout_are_the_same_labels(
     names = {"names": ("cat", "dog", "\u00e9mu"), "bytes": ("a", "b", "c"), "column of names": ("cat", "dog", "emu")}
     assert source.class_names == names.get(layout, tuple("0123")[: 4 if "hot" in layout else 3])
     assert [note.endswith("val_images not used") for note in source.notes] == [True] * medical
-    assert ["1 of 4 classes have no image: 3"] * ("hot" in layout) == list(source.remarked().notes[medical:])
+    assert ["1 of 4 classes have no training image: 3"] * ("hot" in layout) == list(source.remarked().notes[medical:])
 
 
 def test_labels_that_do_not_begin_at_0_are_mentioned(tmp_path: Path, arrays: dict[str, Any]) -> None:
     arrays |= {name: arrays[name] + 2 for name in ("y_train", "y_test")}
     begin, empty = npz.read(write(tmp_path, arrays)).remarked().notes
     assert "labels begin at 2, not at 0" in begin
-    assert empty == "2 of 5 classes have no image: 0, 1"
+    assert empty == "2 of 5 classes have no training image: 0, 1"
 
 
 REFUSED = [
