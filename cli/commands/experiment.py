@@ -132,7 +132,7 @@ def _list(console: Console) -> None:
     for study in STUDIES.values():
         output.say(console, study.name, style="bold")
         output.say(console, f"  {study.paper}: {study.shows}")
-        output.say(console, f"  rows: {', '.join(row.name for row in (study.small or study.full).rows)}")
+        output.say(console, f"  rows: {'; '.join(row.name for row in (study.small or study.full).rows)}")
         output.say(console, f"  columns: {', '.join(quantity.heading for quantity in study.columns)}")
         for title, size in (("full size", study.full), ("--small", study.small)):
             if size is not None:

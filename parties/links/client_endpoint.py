@@ -300,7 +300,7 @@ class ClientEndpoint(Endpoint):
 
     def _nothing_listens(self) -> UnreachableError:
         return UnreachableError(
-            f"nothing listens at {self.address} yet: start the server, or check the address and the firewall"
+            f"nothing listens at {self.address} yet: start {self._server}, or check the address and the firewall"
         )
 
     def _wrong_server(self) -> WrongServerError:
