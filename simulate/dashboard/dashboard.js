@@ -34,6 +34,7 @@ events.onmessage = message => {
   count();
 };
 events.onerror = () => {
+  if (document.querySelector("#now h2").textContent.startsWith("Ended")) return say("", "the run is over");
   say("lost", `no connection: the run is over, or out of reach; as of ${heard ? heard.toLocaleTimeString() : "never"}`);
 };
 setInterval(count, 1000);

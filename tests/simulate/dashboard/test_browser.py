@@ -112,6 +112,18 @@ def test_it_is_live_and_says_when_it_is_not(show: Any, script: Any, visit: Any) 
     assert "Waits for client-2" in page.inner_text("#now")
 
 
+def test_a_run_that_is_over_is_no_lost_connection(show: Any, script: Any, visit: Any) -> None:
+    run = script()
+    run.session()
+    reader = show(run)
+    page = visit(reader.dashboard.link).page
+    reader.dashboard.take(now("server", SessionEnded(code=None, detail="all rounds are done")))
+    expect(page.locator("#now h2")).to_contain_text("Ended", timeout=PATIENCE)
+    reader.dashboard.close()
+    expect(page.locator("#connection")).to_have_text("the run is over", timeout=PATIENCE)
+    assert page.locator("#connection.lost").count() == 0
+
+
 def test_the_link_with_the_token_leads_to_the_page_and_leaves_no_trace(show: Any, eventful: Any, visit: Any) -> None:
     reader = show(eventful, "0.0.0.0:0")
     token = reader.dashboard.link.partition("#")[2]
