@@ -71,7 +71,7 @@ class SummingSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     )
 
     def __post_init__(self) -> None:
-        check_addresses(listens=True, **{"adaptation.sums": self.sums})
+        check_addresses(True, **{"adaptation.sums": self.sums})
         if not self.words:
             raise ValueError(
                 "adaptation.words is missing: the number of words of a share, which `tacit model-owner` shows"
@@ -167,7 +167,7 @@ class LearningSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             check_addresses(**{"adaptation.sums": self.sums})
 
 
-def check_addresses(*, listens: bool = False, **addresses: Any) -> None:
+def check_addresses(listens: bool = False, /, **addresses: Any) -> None:
     """ValueError, which names the key; listens: at these addresses, which may be all of this host."""
     for key, address in addresses.items():
         try:
@@ -269,7 +269,7 @@ class ListeningFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = ()
 
     def __post_init__(self) -> None:
-        check_addresses(listens=True, bind=self.bind)
+        check_addresses(True, bind=self.bind)
         for address in self.advertise:
             check_addresses(advertise=address)
 

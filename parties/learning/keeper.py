@@ -100,7 +100,7 @@ class Keeper(ServerTask):
         UnusableSumError for one to which nobody has contributed.
         """
         if not total.metrics.get("samples") and not np.any(total.weights):
-            raise UnusableSumError("no client has contributed to it; their own logs say why")
+            raise UnusableSumError("no client has contributed to it: they have no samples, or kept everything back")
         mean, moved = self.mean(total)
         step, velocity = mean, self.velocity
         if self._training.sends_gradients:
