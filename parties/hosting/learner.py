@@ -298,7 +298,7 @@ class _Learning:
                 learning = learning_of(adaptation_terms(agreed.terms))
             except ValueError as error:
                 conversation.refuse(f"what it offers is not usable: {error}")
-            over = RemoteProtocolError(Code.LEFT, "it has read the terms, and comes back to learn", culprit=self.party.name)
+            over = RemoteProtocolError(Code.LEFT, "it has read the terms, and comes back", culprit=self.party.name)
             conversation.hear(asking.give_up(over, conversation.now()))
         check_own(file, own, self.source, learning)
         kept = KeptLearning(terms=agreed.digest, weights=agreed.terms.weights, learning=learning)

@@ -358,7 +358,8 @@ def test_memory(office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ):
             monkeypatch.setattr(module, "available_memory", lambda available=available: available)
             found, detail = office.look(party, "memory", experiment)
-            assert (found, bool(re.match(rf"about [\d,]+ MB needed, \d of them for {what}{end}", detail))) == (state, True), detail
+            said = bool(re.match(rf"about [\d,]+ MB needed, \d of them for {what}{end}", detail))
+            assert (found, said) == (state, True), detail
 
 
 def test_the_fixed_part_of_a_model(office: Office, tmp_path: Path) -> None:
