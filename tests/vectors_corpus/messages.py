@@ -24,7 +24,7 @@ def octets(value: bytes) -> dict[str, bytes]:
 
 BODIES: Final[dict[str, dict[str, Any]]] = {
     "hello": {"roster": octets(drawn("roster"))},
-    "welcome": {"roster": octets(drawn("roster")), "configuration": octets(b"\x80")},
+    "welcome": {"roster": octets(drawn("roster")), "configuration": octets(b"\x80"), "spent": octets(bytes(72))},
     "start-round": {
         "cohort": octets(b"\x1f"),
         "model": {"digest": octets(drawn("model")), "size": 1 << 32},
@@ -36,6 +36,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
         "channel_key": octets(drawn("channel")),
         "mask_key": octets(drawn("mask")),
         "choices": octets(bytes([1, 0, 3, 0])),
+        "spent": octets(drawn("statement", 72)),
         "signature": octets(drawn("signature", 64)),
     },
     "peer-keys": {
@@ -47,13 +48,13 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "share-keys": {
         "seed_commitment": octets(drawn("commitment")),
         "holders": octets(b"\x01"),
-        "packets": octets(drawn("packets", 152)),
+        "packets": octets(drawn("packets", 224)),
         "signatures": octets(b""),
     },
     "peer-shares": {
         "sharers": octets(b"\x07"),
         "owners": octets(b"\x01"),
-        "packets": octets(drawn("packets", 152)),
+        "packets": octets(drawn("packets", 224)),
         "signatures": octets(drawn("signatures", 64)),
     },
     "masked-input": {"complaints": octets(b"\x00"), "signatures": octets(b"")},

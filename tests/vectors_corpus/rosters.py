@@ -47,7 +47,11 @@ def with_row(rows: Rows, name: str, **changes: Any) -> Rows:
 
 def rotated(rows: Rows, name: str) -> Rows:
     """The same, with other keys of one member."""
-    return with_row(rows, name, curve_public=drawn(f"{name} other curve"), signing_public=drawn(f"{name} other key"))
+    (former,) = (row["signing_public"] for row in rows if row["name"] == name)
+    return with_row(
+        rows, name, curve_public=drawn(f"{name} other curve"), signing_public=drawn(f"{name} other key"),
+        previous=(former,),
+    )  # fmt: skip
 
 
 def signed(rows: Rows, version: int = 2, **named: bytes) -> dict[str, bytes]:
@@ -64,6 +68,7 @@ def rosters() -> Script:
     script.do("sign roster", members=roster(3), **SECOND)
     other = {"operator": drawn("another operator"), "lineage": drawn("another lineage")}
     script.do("sign roster", members=roster(3, (1, 1, 0)), version=3, **other)
+    script.do("sign roster", members=with_row(roster(3), CHEAT, previous=[drawn("first"), drawn("second")]), **SECOND)
     return script
 
 
@@ -234,6 +239,10 @@ FAULTS: Final[dict[str, SessionFault]] = {
     "new_roster_bad_keys": _fault("Other keys of the client.", "ROSTER", _telling(lambda: rotated(changed(), CHEAT))),
     "new_roster_bad_server": _fault(
         "Other keys of the server.", "MEMBERS", _telling(lambda: rotated(changed(), SERVER))
+    ),
+    "new_roster_bad_previous": _fault(
+        "Other keys of a client, whose earlier ones are not named.", "MEMBERS",
+        _telling(lambda: with_row(rotated(changed(), "client-0"), "client-0", previous=())),
     ),
     "new_roster_bad_role": _fault(
         "A client that is a dealer.", "MEMBERS", _telling(lambda: with_row(roster(), "client-2", role="dealer"))

@@ -14,10 +14,11 @@ from tacit.protocol.core.messages import BODY_LIMIT
 from tacit.protocol.core.primitives import SigningKey, digest
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import JournalLine
+from tacit.protocol.session.rounds import JournalEntry, JournalLine
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.policy import Policy
+from tacit.protocol.sum.spending import state_spending
 from tacit.protocol.sum.states import SumLabel
 from tests.vectors_corpus.messages import encoded, octets
 from tests.vectors_corpus.play import SERVER, Change, Making, Parcel, Play, ending, unchanged
@@ -102,12 +103,14 @@ def begun(
     completed: int = 0,
     signed: Mapping[str, Any] | None = None,
     fixed: bytes = b"",
+    own: Mapping[str, Mapping[str, Any]] | None = None,
     **changes: Any,
 ) -> Play:
     """A session in which all clients but the silent ones have said hello.
 
     draws: bytes of randomness of each; by default for two rounds. groups: numbers of the clients' groups, if they are
-    in any. completed: rounds of earlier sessions. signed: version and operator of the roster, if it has any.
+    in any. completed: rounds of earlier sessions. signed: version and operator of the roster, if it has any. own: of
+    single parties, what they alone are made with.
     changes: of the configuration.
     """
     play = Play("federation", about)
@@ -119,9 +122,9 @@ def begun(
     if fixed:
         announced = {"digest": octets(digest(SumLabel.FIXED, fixed)), "size": len(fixed)}
         given |= {"fixed": fixed, "configuration": encoded(clients=clients, fixed=announced)}
-    play.make(SERVER, session_server(members, **given))
+    play.make(SERVER, session_server(members, **given | dict((own or {}).get(SERVER, {}))))
     for name in names(clients):
-        play.make(name, session_client(name, members, draws=draws, policy=policy))
+        play.make(name, session_client(name, members, draws=draws, policy=policy, **(own or {}).get(name, {})))
     for name in names(clients):
         if name not in silent:
             play.act(name, "start")
@@ -320,7 +323,32 @@ def session_many_hellos() -> Play:
     return ending(play, "client-joined")
 
 
+def session_spending() -> Play:
+    def said(amount: float) -> list[Any]:
+        key = SigningKey(drawn(f"{CHEAT} signing"))
+        return [(key.public, state_spending(key, b"", amount))]
+
+    play = begun(
+        "A client has forgotten what it spent of its budget: the server knows more than its journal, and another "
+        "client still more; started without a journal it is told all. Of a third one the owner states it.",
+        own={
+            SERVER: {"held": said(3.0)},
+            CHEAT: {"journal": (JournalEntry(session=drawn("former session"), round=1, cost=2.0),)},
+            "client-2": {"held": said(5.0)},
+            "client-0": {"spent": 0.5},
+        },
+    )
+    hold_round(play, 1)
+    play.act(SERVER, "next_round", model=MODEL)
+    hold_round(play, 2)
+    play.make(CHEAT, session_client(CHEAT, roster_of(roster()), policy=POLICY))
+    play.act(CHEAT, "start")
+    play.deliver()
+    return ending(play, "journal spending")
+
+
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (
     session_active, session_fixed_part, session_repeated_round, session_spoiled_sum, session_lost_links,
     session_resumed, session_resumed_at_the_end, session_not_resumed, session_many_resumptions, session_many_hellos,
+    session_spending,
 )  # fmt: skip
