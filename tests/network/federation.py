@@ -42,10 +42,11 @@ class NetworkHosts(Hosts):
         data = f'[data]\nsource = "own.npz"\nclasses = [{classes}]\n'
         return self.party(name, f'connect = "{connect}"\ngrace = {self._grace}\n{data}')
 
-    def start(self, name: str, *arguments: str, script: str = "") -> Process:
+    def start(self, name: str, *arguments: str, script: str = "", space: str = "") -> Process:
+        """space: whose namespace it is, if not its own."""
         if not name:
             return super().start(name, *arguments)
-        space = self.network.space(name)
+        space = self.network.space(space or name)
         process = Process(
             warm.start(arguments, self.path / name, namespace=space, open_files=OPEN_FILES, script=script)
         )
@@ -96,10 +97,10 @@ class NetworkHosts(Hosts):
 
     def events(self, name: str = "server") -> Events:
         """What a party's log says from the beginning on, and while it is written."""
+        # By name alone: with inotify it loses a file whose folder is moved.
         path = self.path / (f"{RUN}/events/server.jsonl" if name == "server" else f"{name}/state/events/{name}.jsonl")
-        process = subprocess.Popen(
-            ["tail", "-n", "+1", "-F", str(path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        command = ["tail", "---disable-inotify", "-s", "0.1", "-n", "+1", "-F", str(path)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self._followers.append(process)
         return Events(process)
 

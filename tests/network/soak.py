@@ -1,17 +1,32 @@
-"""`python -m tests.network.soak`: many rounds of a federation in namespaces, with kills and partitions at random.
+"""`python -m tests.network.soak`: a year of a federation in fast motion: many rounds in namespaces, and what happens.
 
-In a part of the rounds one thing happens, in a phase drawn by the seed: a client is killed and started again, a client
-is cut off for up to twelve seconds, both happen to two clients at once, or the server is killed and started again. In
-the end every sum that was applied is compared with what its survivors contributed, the models show that each was
-applied once, and memory and descriptors of every process that lived for some rounds are compared between its first and
-its last. It says what it found as JSON, and ends with 1 if a sum is wrong, or a round was applied twice.
+In a part of the rounds one thing happens, in a phase drawn by the seed:
+
+| event | what |
+|---|---|
+| kill | a client is killed and started again |
+| partition | a client is cut off for up to twelve seconds |
+| both | both, to two clients |
+| server | the server is killed and started again |
+| move | the same, on another host: its folder is moved, and the old one is gone |
+| copy | a former copy of a client's folder is started beside it: the copy is refused, the client goes on |
+| restore | a client's folder is that of a backup, and refused: it gets other keys, by another version of the roster |
+| leave | a client is removed from the roster, or one that was removed is added again |
+
+One client has a privacy budget for a third of the rounds, and is restored like others. In the end every sum that was
+applied is compared with what its survivors contributed, the models show that each was applied once, no more sums than
+the budget has room for have that client in them, and memory and descriptors of every process that lived for some rounds
+are compared between its first and its last. It says what it found as JSON, and ends with 1 if any of that is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -23,21 +38,32 @@ from random import Random
 from typing import Any, Final
 
 import numpy as np
+from dp_accounting import get_epsilon_gaussian
 
+from tacit.parties.protections.gaussian_noise import cost_of
+from tacit.parties.protections.protection import Noise
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.session.events import PhaseEnded, RoundEnded, SessionEnded
 from tacit.protocol.sum.states import Phase
 from tacit.simulate.federation.run import verify
 from tests.cli.hosts import Process
+from tests.cli.office import Office
 from tests.network.federation import NetworkHosts, federation
 from tests.network.namespaces import obstacle
 
-CLIENTS: Final = 7
-"""Two of them may be away and two may collude, so that a round survives the event "both"."""
+CLIENTS: Final = 8
+"""One may be removed, one have spent its budget, and of the others a round survives the event "both"."""
+LIMITED: Final = "client-8"
+"""Who has a privacy budget."""
+NOISE: Final = '[protection]\nscheme = "dp-gaussian"\ndp_clip = 0.015\ndp_noise = 4.0\n'
+EACH: Final = cost_of(Noise(4.0, norm=0.015, delta=1e-5))
 PHASES: Final = (Phase.ADVERTISE_KEYS, Phase.SHARE_KEYS, Phase.TRAIN, Phase.CONSISTENCY_CHECK, Phase.UNMASK)
 """Vectors are small: there is no time between when all are ready and when all have come."""
-EVENTS: Final = (("calm", 11), ("kill", 3), ("partition", 4), ("both", 1), ("server", 1))
-"""What happens in a round, and how often in twenty."""
+EVENTS: Final = (
+    ("calm", 10), ("kill", 3), ("partition", 3), ("both", 1), ("server", 1), ("move", 1),
+    ("copy", 2), ("restore", 2), ("leave", 2),
+)  # fmt: skip
+"""What happens in a round, and how often in twenty-five."""
 LONGEST_AWAY: Final = 12.0
 RING_BITS: Final = 24
 LONG_LIFE: Final = 10
@@ -60,17 +86,24 @@ class Soak:
         """By process, kilobytes in memory and descriptors after each round."""
         self._names: dict[int, str] = {}
         self._partitions: list[threading.Thread] = []
+        self._removed = ""
+        self._version = 1
+        self._budget = max(1, rounds // 3)
         self.happened: Counter[str] = Counter()
 
     def run(self) -> None:
         """Until the server has run all rounds."""
-        self._hosts.experiment(rounds=self._rounds, clients=CLIENTS)
-        path = self._hosts.path / "server" / "experiment.toml"
-        text = path.read_text().replace("[aggregation]", "[aggregation]\ndropout = 0.3")
+        hosts = self._hosts
+        Office(hosts, members=hosts.names)
+        path = hosts.experiment(rounds=self._rounds, clients='"all"')
+        text = path.read_text().replace("[aggregation]", "[aggregation]\ndropout = 0.3") + NOISE
         path.write_text(text.replace("train = 120", "train = 900").replace("grace = 1", "grace = 10"))
+        epsilon = get_epsilon_gaussian(1 / math.sqrt(2 * (self._budget + 0.5) * EACH), 1e-5)
+        with (hosts.path / LIMITED / "party.toml").open("a") as file:
+            file.write(f"[policy]\nlargest_epsilon = {epsilon}\n")
         self._start("server", "server", "party.toml", "experiment.toml").until("listens at")
-        for name in self._hosts.names[1:]:
-            self._start(name, "client", "party.toml", "--stay")
+        for name in hosts.names[1:]:
+            self._join(name, "--spent", "0")
         what, phase = self._draw()
         for event in self._hosts.events().all():
             if isinstance(event, SessionEnded) and event.code is None:
@@ -86,8 +119,7 @@ class Soak:
             partition.join()
         self._running["server"].end()
         for name in self._hosts.names[1:]:
-            self._running[name].signal(signal.SIGTERM)
-            self._running[name].end()
+            self._stop(name, signal.SIGTERM)
 
     def found(self) -> dict[str, Any]:
         """What became of it. VerificationError if a sum is wrong; AssertionError if a round was applied twice."""
@@ -98,11 +130,14 @@ class Soak:
         status = Counter(entry["status"] for entry in rounds)
         assert [entry["round"] for entry in rounds] == list(range(1, self._rounds + 1))
         assert len(exact) == status["completed"]
+        limited = sum(LIMITED in entry["survivors"] for entry in rounds if entry["status"] == "completed")
+        assert limited <= self._budget, f"{LIMITED} is in {limited} sums, and its budget has room for {self._budget}"
         return {
             "rounds": len(rounds),
             "completed": status["completed"],
             "aborted": status["aborted"],
             "exact_sums": len(exact),
+            "sums_with_a_budget": [limited, self._budget],
             "happened": dict(self.happened),
             "processes": [self._growth(process) for process, sizes in self._sizes.items() if len(sizes) >= LONG_LIFE],
         }
@@ -114,22 +149,88 @@ class Soak:
     def _strike(self, what: str) -> None:
         self.happened[what] += 1
         # The first client lives through it all, so that its memory can be looked at.
-        first, second = self._random.sample(self._hosts.names[2:], 2)
+        first, second = self._random.sample([name for name in self._hosts.names[2:] if name != self._removed], 2)
         if what in ("kill", "both"):
-            self._kill(first)
-            self._start(first, "client", "party.toml", "--stay")
+            self._stop(first)
+            self._join(first)
         if what in ("partition", "both"):
             away = self._random.uniform(0.5, LONGEST_AWAY)
             self._partitions.append(threading.Thread(target=self._cut, args=(second, away)))
             self._partitions[-1].start()
-        if what == "server":
-            self._kill("server")
+        if what in ("server", "move"):
+            self._stop("server")
+            if what == "move":
+                self._move()
             self._start("server", "server", "party.toml")
+        if what == "copy":
+            copy = self._hosts.path / "copy"
+            shutil.copytree(self._backup(first), copy)
+            check_refused(self._hosts.start("copy", "client", "party.toml", space=first))
+            shutil.rmtree(copy)
+        if what == "restore":
+            self._restore(first)
+        if what == "leave":
+            self._leave(first)
+
+    def _move(self) -> None:
+        """Put the server's folder elsewhere."""
+        place = self._hosts.path / "server"
+        moved = place.with_name(f"server-{self.happened['move']}")
+        os.rename(place.resolve(), moved)
+        place.unlink(missing_ok=True)
+        place.symlink_to(moved)
+
+    def _backup(self, name: str) -> Path:
+        """What the folder of a client was before its last start."""
+        return self._hosts.path / "backups" / name
+
+    def _restore(self, name: str) -> None:
+        folder, hosts = self._hosts.path / name, self._hosts
+        self._stop(name)
+        shutil.rmtree(folder)
+        shutil.copytree(self._backup(name), folder)
+        shutil.copy(hosts.path / "office" / "roster.toml", folder)
+        check_refused(hosts.start(name, "client", "party.toml"))
+        shutil.rmtree(hosts.path / "new", ignore_errors=True)
+        (hosts.path / "new").mkdir()
+        hosts.command("new", "keys", "new", name, "--role", "client")
+        for kind in ("key", "card"):
+            os.replace(hosts.path / "new" / f"{name}.{kind}", folder / f"{name}.{kind}")
+        self._change("rotate", str(folder / f"{name}.card"))
+        self._join(name)
+
+    def _leave(self, name: str) -> None:
+        if self._removed:
+            back, self._removed = self._removed, ""
+            self._change("add", str(self._hosts.path / back / f"{back}.card"))
+            self._join(back)
+        else:
+            self._change("remove", name)
+            self._removed = name
+            assert self._running.pop(name).end() == 1
+
+    def _change(self, *words: str) -> None:
+        """Another version of the roster, for the server; clients are handed it."""
+        change, *operands = words
+        self._hosts.command("office", "roster", change, "roster.toml", *operands, "--operator", "office.key")
+        self._give("server")
+
+    def _give(self, name: str) -> None:
+        path = self._hosts.path / name / "new.toml"
+        shutil.copy(self._hosts.path / "office" / "roster.toml", path)
+        os.replace(path, path.with_name("roster.toml"))
 
     def _cut(self, name: str, seconds: float) -> None:
         self._hosts.network.unplug(name)
         time.sleep(seconds)
         self._hosts.network.plug(name)
+
+    def _join(self, name: str, *options: str) -> None:
+        """Start a client; what its folder was is kept, as a backup has it."""
+        self._give(name)
+        shutil.rmtree(self._backup(name), ignore_errors=True)
+        shutil.copytree(self._hosts.path / name, self._backup(name))
+        self._start(name, "client", "party.toml", "--stay", *options)
 
     def _start(self, name: str, *arguments: str) -> Process:
         recorded = str(self._hosts.path / "recorded")
@@ -138,9 +239,12 @@ class Soak:
         self._names[process.process.pid] = name
         return process
 
-    def _kill(self, name: str) -> None:
-        self._running[name].signal(signal.SIGKILL)
-        self._running[name].end()
+    def _stop(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """End a process; one of a removed client, or of one whose budget is spent, has ended."""
+        if (process := self._running.pop(name, None)) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.signal(number)
+            process.end()
 
     def _measure(self) -> None:
         for process in self._running.values():
@@ -165,6 +269,12 @@ class Soak:
             "megabytes": [round(first_kb / 1e3, 1), round(last_kb / 1e3, 1)],
             "descriptors": [first_open, last_open],
         }
+
+
+def check_refused(copy: Process) -> None:
+    """It was told that it is a copy."""
+    assert copy.end() == 1, copy.everything
+    assert "copy" in copy.everything, copy.everything
 
 
 def check_models(recorded: RunDirectory) -> None:
