@@ -4,18 +4,15 @@ HKDF's Extract step is left out, as section 3.3 of RFC 5869 allows: a seed is a 
 
 `apply_masks` walks over the vector in blocks that stay in the processor's cache, and adds the same block of every mask
 before it goes on: memory traffic does not grow with the number of masks. The cipher and NumPy release the interpreter
-lock, so long vectors are divided among threads; the result does not depend on their number.
+lock: threads divide a long vector among them, and of a short one the masks.
 """
 
 from __future__ import annotations
 
 import hmac
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import repeat
 from typing import Literal
 
 import numpy as np
@@ -24,16 +21,19 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from tacit.secagg.ring import Ring, Words
+from tacit.secagg.threads import in_threads, threads_for
 from tacit.secagg.work import WorkKind, work
 
 SEED_BYTES = 32
 _CIPHER_BLOCK = 16
-_ZEROS = memoryview(bytes(1 << 17))
+_ZEROS = memoryview(bytes(1 << 18))
 """Encrypted into keystream. These, the stream and the block of words fit an L2 cache."""
-_BYTES_WORTH_A_THREAD = 1 << 20
+_BYTES_WORTH_A_THREAD = 1 << 21
 """Keystream that repays starting a thread."""
-_SPAN_WORTH_A_THREAD = 1 << 17
-"""Bytes of the vector that repay preparing every cipher once more, which one thread does at a time."""
+_MASK_WORTH_A_THREAD = 1 << 17
+"""Bytes of a mask beside which preparing its cipher, which one thread does at a time, does not count."""
+_SPAN_WORTH_A_THREAD = 1 << 20
+"""Bytes of the vector that repay preparing every cipher once more."""
 
 
 class Usage(bytes, Enum):
@@ -79,25 +79,35 @@ def apply_masks(words: Words, masks: Sequence[Mask], ring: Ring, *, start: int =
     words_per_cipher_block = _CIPHER_BLOCK // ring.word.itemsize
     if start < 0 or start % words_per_cipher_block:
         raise ValueError(f"masks start at multiples of {words_per_cipher_block} words of {ring.word}, not at {start}")
-    worth = min(words.nbytes // _SPAN_WORTH_A_THREAD, 1 + words.nbytes * len(masks) // _BYTES_WORTH_A_THREAD)
-    threads = max(1, min(os.cpu_count() or 1, worth))
-    span = max(1, -(-words.size // (threads * words_per_cipher_block))) * words_per_cipher_block
-    spans = [words[low : low + span] for low in range(0, words.size, span)]
-    first_blocks = [(start + low) // words_per_cipher_block for low in range(0, words.size, span)]
-    if len(spans) > 1:
-        with ThreadPoolExecutor(len(spans)) as pool:
-            list(pool.map(_mask_span, spans, repeat(masks), repeat(ring), first_blocks))
+    amount = words.nbytes * len(masks) if words.nbytes >= _MASK_WORTH_A_THREAD else 0
+    threads = threads_for(amount, _BYTES_WORTH_A_THREAD)
+    # All ciphers are prepared before a thread starts: that keeps the lock, so that threads would wait for each other.
+    if words.nbytes < threads * _SPAN_WORTH_A_THREAD:
+        steps = _prepared(masks, start // words_per_cipher_block)
+        sums = [words, *(np.zeros_like(words) for _ in range(threads - 1))]
+        parts = [(total, steps[first::threads]) for first, total in enumerate(sums)]
     else:
-        list(map(_mask_span, spans, repeat(masks), repeat(ring), first_blocks))
+        span, sums = -(-words.size // (threads * words_per_cipher_block)) * words_per_cipher_block, []
+        parts = [
+            (words[low : low + span], _prepared(masks, (start + low) // words_per_cipher_block))
+            for low in range(0, words.size, span)
+        ]
+    in_threads(lambda part: _take_steps(*part, ring), parts)
+    for total in sums[1:]:
+        ring.add_into(words, total)
 
 
-def _mask_span(words: Words, masks: Sequence[Mask], ring: Ring, first_block: int) -> None:
-    steps = [
+def _prepared(masks: Sequence[Mask], first_block: int) -> list[tuple[CipherContext, np.ufunc]]:
+    """For each mask its cipher, from this cipher block on, and how its words are added."""
+    return [
         (_encryptor(mask.seed, mask.usage, first_block=first_block), np.add if mask.sign == 1 else np.subtract)
         for mask in masks
     ]
+
+
+def _take_steps(words: Words, steps: Sequence[tuple[CipherContext, np.ufunc]], ring: Ring) -> None:
     # The cipher's interface asks for room of one cipher block, less a byte, beyond the output.
-    scratch = bytearray(len(_ZEROS) + _CIPHER_BLOCK - 1)
+    scratch = bytearray(min(words.nbytes, len(_ZEROS)) + _CIPHER_BLOCK - 1)
     block_words = len(_ZEROS) // ring.word.itemsize
     for low in range(0, words.size, block_words):
         block = words[low : low + block_words]

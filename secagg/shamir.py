@@ -75,8 +75,9 @@ def reconstruct(shares: Shares, points: Points) -> list[bytes]:
 def reconstruct_each(shares: Shares, points: Points) -> list[bytes]:
     """The secrets of shares [secrets, t, 18], each with its own points [secrets, t]."""
     _check_shares(shares, axis=1, points=points)
-    coefficients = lagrange_at_zero(points).astype(np.float64)
-    return _from_limbs((coefficients[:, np.newaxis] @ shares.astype(np.float64))[:, 0])
+    sets, own = np.unique(points, axis=0, return_inverse=True)
+    coefficients = lagrange_at_zero(sets).astype(np.float64)[own.reshape(-1), np.newaxis]
+    return _from_limbs((coefficients @ shares.astype(np.float64))[:, 0])
 
 
 def encode_share(elements: Shares) -> bytes:
