@@ -13,10 +13,11 @@ changes its group too; about that its clients ask their owners (protocol/session
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from itertools import chain
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -39,9 +40,10 @@ def encode_members(members: Iterable[int], size: int) -> bytes:
     """The bitmap, ceil(size/8) bytes, of member positions within 0..size-1 (IndexError outside)."""
     bits = np.zeros(size, np.uint8)
     chosen = np.fromiter(members, np.int64)
-    if chosen.size and chosen.min() < 0:
-        raise IndexError(f"member {chosen.min()} is negative")
-    bits[chosen] = 1
+    if chosen.size:
+        if chosen.min() < 0:
+            raise IndexError(f"member {chosen.min()} is negative")
+        bits[chosen] = 1
     return np.packbits(bits, bitorder="little").tobytes()
 
 
@@ -70,8 +72,10 @@ class Members:
         return isinstance(member, int) and member >= 0 and bool(self._bits >> member & 1)
 
     def __iter__(self) -> Iterator[int]:
-        bits = np.unpackbits(np.frombuffer(self.bitmap, np.uint8), bitorder="little")
-        return iter(np.flatnonzero(bits).tolist())
+        if not self._bits:
+            return iter(())
+        bits = np.unpackbits(np.frombuffer(self.bitmap, np.uint8), bitorder="little").view(np.bool_)
+        return iter(bits.nonzero()[0].tolist())
 
     def __len__(self) -> int:
         return self._bits.bit_count()
@@ -95,11 +99,28 @@ def decode_members(bitmap: bytes, size: int) -> tuple[int, ...]:
     return tuple(Members(bitmap, size))
 
 
-def split_records(records: bytes, size: int, members: Collection[int], code: Code = Code.SHARES) -> dict[int, bytes]:
-    """The record of each of these members; refuses any other number of bytes."""
+def check_records(records: bytes, size: int, members: Collection[int], code: Code = Code.SHARES) -> None:
+    """Refuse another number of bytes than that of one record for each of these members."""
     if len(records) != size * len(members):
         raise RemoteProtocolError(code, f"{len(members)} records have {size * len(members)} bytes, not {len(records)}")
+
+
+def split_records(records: bytes, size: int, members: Collection[int], code: Code = Code.SHARES) -> dict[int, bytes]:
+    """The record of each of these members; refuses any other number of bytes."""
+    check_records(records, size, members, code)
     return {member: records[place * size : (place + 1) * size] for place, member in enumerate(members)}
+
+
+def records_by_receiver(
+    records: Mapping[int, bytes], receivers: Mapping[int, Sequence[int]], size: int
+) -> dict[int, bytes]:
+    """The records that each receiver gets, of rising senders; `records`, of rising senders, are for their receivers."""
+    to = np.fromiter(chain.from_iterable(receivers[sender] for sender in records), np.int64)
+    order = np.argsort(to, kind="stable")
+    rows = np.frombuffer(b"".join(records.values()), f"V{size}")[order].tobytes()
+    known, first = np.unique(to[order], return_index=True)
+    bounds = [*(first * size).tolist(), len(rows)]
+    return {member: rows[bounds[at] : bounds[at + 1]] for at, member in enumerate(known.tolist())}
 
 
 Role = Literal["server", "client", "dealer"]

@@ -8,7 +8,7 @@ different things, their masks do not cancel. docs/spec/secure-aggregation.md has
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -37,6 +37,7 @@ from tacit.secagg.graph import GraphParameters, ring_order
 from tacit.secagg.keystream import Mask, Usage
 from tacit.secagg.plain import PlainPacking
 from tacit.secagg.ring import Ring
+from tacit.secagg.threads import map_in_threads
 
 WORDS_ALIGNED: Final = 16
 """Chunks start at multiples of 16 words, so that each starts at a block of the AES keystream whatever the word size."""
@@ -152,6 +153,10 @@ class Agreement:
         elif signature:
             raise RemoteProtocolError(Code.SIGNATURE, "a message is signed in semi-honest mode")
 
+    def check_signatures(self, label: Label, signed: Sequence[tuple[int, bytes, tuple[bytes, ...]]]) -> None:
+        """The same for members, their signatures and what these cover, on all cores."""
+        map_in_threads(lambda one: self.check_signature(one[0], one[1], label, *one[2]), signed, worth=4)
+
     def split_signatures(self, signatures: bytes, members: Collection[int]) -> dict[int, bytes]:
         """One for each of these members, unchecked; of no bytes in semi-honest mode. Refuses any other length."""
         return split_records(signatures, SIGNATURE_BYTES if self.active else 0, members, Code.SIGNATURE)
@@ -251,24 +256,31 @@ class Graph:
         self._choices = choices
 
     def of(self, member: int) -> Neighbourhood:
-        if not self._agreement.regular:
-            everybody = tuple(self._advertised)
-            return Neighbourhood(everybody, everybody, _without(everybody, member))
-        if not self._agreement.active:
-            around = self._around(member)
-            return Neighbourhood(around, around, around)
-        holders = tuple(holder for holder in self._choices[member] if holder in self._advertised)
-        owners = self._owners(member)
-        return Neighbourhood(holders, owners, tuple(sorted({*holders, *owners})))
+        return self.each((member,))[member]
 
-    def _around(self, member: int) -> tuple[int, ...]:
+    def each(self, members: tuple[int, ...]) -> dict[int, Neighbourhood]:
+        """The neighbourhoods of these members."""
+        agreement, everybody = self._agreement, tuple(self._advertised)
+        if not agreement.regular:
+            return {member: Neighbourhood(everybody, everybody, _without(everybody, member)) for member in members}
+        if not agreement.active:
+            around = zip(members, self._around(members), strict=True)
+            return {member: Neighbourhood(others, others, others) for member, others in around}
+        found = {}
+        for member in members:
+            holders = tuple(holder for holder in self._choices[member] if holder in self._advertised)
+            owners = self._owners(member)
+            found[member] = Neighbourhood(holders, owners, tuple(sorted({*holders, *owners})))
+        return found
+
+    def _around(self, members: tuple[int, ...]) -> list[tuple[int, ...]]:
         order, place = self._ring
         neighbours = self._agreement.parameters.neighbours
         if neighbours >= order.size - 1:
-            return _without(tuple(self._advertised), member)
+            return [_without(tuple(self._advertised), member) for member in members]
         half = np.arange(1, neighbours // 2 + 1)
-        steps = np.concatenate((half, -half))
-        return tuple(sorted(order[(place[member] + steps) % order.size].tolist()))
+        places = place[np.array(members), np.newaxis] + np.concatenate((half, -half))
+        return list(map(tuple, np.sort(order[places % order.size], axis=1).tolist()))
 
     @cached_property
     def _ring(self) -> tuple[np.ndarray, np.ndarray]:

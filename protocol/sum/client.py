@@ -24,6 +24,7 @@ from tacit.protocol.core.primitives import (
     AgreementKey,
     Label,
     SigningKey,
+    agree_all,
     derive,
     digest,
 )
@@ -186,10 +187,11 @@ class AggregationClient(Participant):
         )
         seed_commitment = digest(SumLabel.SEED, agreement.context, seed)
         signatures = [
-            self._sign(
+            self._signing.sign(
                 SumLabel.SIGN_SHARES, *packet_signed(agreement, message.digest, owner=me, holder=holder, packet=packet)
             )
             for holder, packet in split_records(packets, PACKET_BYTES, neighbourhood.holders).items()
+            if agreement.active
         ]
         share_keys = ShareKeys(
             seed_commitment=seed_commitment,
@@ -230,11 +232,18 @@ class AggregationClient(Participant):
         signatures = agreement.split_signatures(message.signatures, owners)
         holding = sum(holder in sharers for holder in own.neighbourhood.holders)
         self._require(holding, "clients shared their secrets and hold this client's shares")
+        if agreement.active:
+            # What its owner did not sign is the work of the server, and nobody is to reveal anything because of it.
+            signed = [
+                (owner, signatures[owner], packet_signed(agreement, own.digest, owner=owner, holder=me, packet=packet))
+                for owner, packet in packets.items()
+            ]
+            agreement.check_signatures(SumLabel.SIGN_SHARES, signed)
+        masked_with = [own.adverts[peer].mask_key for peer in own.neighbourhood.peers if peer in sharers]
+        owner_keys = {owner: own.adverts[owner].channel_key for owner in owners}
+        agree_all([(own.mask_key, key) for key in masked_with] + [(own.channel, key) for key in owner_keys.values()])
         held, disputed, told = {}, {}, []
         for owner, packet in packets.items():
-            # What its owner did not sign is the work of the server, and nobody is to reveal anything because of it.
-            signed = packet_signed(agreement, own.digest, owner=owner, holder=me, packet=packet)
-            agreement.check_signature(owner, signatures[owner], SumLabel.SIGN_SHARES, *signed)
             try:
                 held[owner], statement = open_packet(
                     agreement,
@@ -243,7 +252,7 @@ class AggregationClient(Participant):
                     owner=owner,
                     holder=me,
                     channel=own.channel,
-                    owner_key=own.adverts[owner].channel_key,
+                    owner_key=owner_keys[owner],
                 )
             except RemoteProtocolError:
                 disputed[owner] = packet

@@ -394,8 +394,9 @@ class Attendance(Machine[ServerState], outputs=Send | Event | SpendingSeen | Sum
 
     def _shortage(self, count: int, what: str, needed: int | None = None) -> Step[ServerState] | None:
         needed = self.agreement.parameters.threshold if needed is None else needed
-        if count >= needed:
-            return None
+        return None if count >= needed else self._too_few(count, what, needed)
+
+    def _too_few(self, count: int, what: str, needed: int) -> Step[ServerState]:
         reasons = [f"; {self.agreement.cohort[member]}: {detail}" for member, (_, _, detail) in self.dropped.items()]
         return self._aborted(Code.THRESHOLD, f"only {count} {what}; {needed} are needed{''.join(reasons[:1])}", "")
 

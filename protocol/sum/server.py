@@ -6,13 +6,21 @@ accused answers it with the shares that it committed to, or is out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import IGNORE, Handler, Heard, Output, Row, Step, Table, Trigger
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.core.roster import decode_members, encode_members, split_records
+from tacit.protocol.core.primitives import SIGNATURE_BYTES, AgreementKey
+from tacit.protocol.core.roster import (
+    check_records,
+    decode_members,
+    encode_members,
+    records_by_receiver,
+    split_records,
+)
 from tacit.protocol.sum.agreement import (
     Advert,
     Agreement,
@@ -44,9 +52,10 @@ from tacit.protocol.sum.messages import (
 from tacit.protocol.sum.sharing import (
     BOTH_BYTES,
     PACKET_BYTES,
+    Returned,
     check_mask_key,
     check_seed,
-    check_share,
+    is_committed,
     open_secrets,
     read_shares,
     remove_masks,
@@ -69,8 +78,9 @@ class AggregationServer(Attendance):
         self._sharing = b""
         self._neighbourhoods: dict[int, Neighbourhood] = {}
         self._seed_commitments: dict[int, bytes] = {}
-        self._packets: dict[int, dict[int, bytes]] = {}
-        self._packet_signatures: dict[int, dict[int, bytes]] = {}
+        self._packets: dict[int, bytes] = {}
+        """By owner, those of its holders in rising order, as it sent them."""
+        self._packet_signatures: dict[int, bytes] = {}
         self._complaints: dict[int, dict[int, bytes]] = {}
         """By holder and owner, the signatures of those that are not answered."""
         self._accused: dict[int, tuple[int, ...]] = {}
@@ -82,7 +92,9 @@ class AggregationServer(Attendance):
         self._survivors: tuple[int, ...] = ()
         self._survivors_bitmap = b""
         self._signatures: dict[int, bytes] = {}
-        self._shares: dict[int, dict[int, bytes]] = {}
+        self._returned: dict[int, Returned] = {}
+        self._seeds: dict[int, bytes] = {}
+        self._mask_keys: dict[int, AgreementKey] = {}
 
     def on_advertise_keys(self, heard: Heard[AdvertiseKeys], now: float) -> Step[ServerState]:
         member = self.agreement.places[heard.sender]
@@ -106,9 +118,9 @@ class AggregationServer(Attendance):
         advertised = tuple(adverts)
         digest = adverts_digest(agreement, adverts)
         choices = {member: self._choices[member] for member in advertised}
-        graph = Graph(agreement, adverts.keys(), digest, choices)
-        neighbourhoods = {member: graph.of(member) for member in advertised}
+        neighbourhoods = Graph(agreement, adverts.keys(), digest, choices).each(advertised)
         everybody = encode_members(advertised, agreement.size)
+        records = {member: advert.record for member, advert in adverts.items()}
 
         def peer_keys(member: int) -> PeerKeys:
             known = neighbourhoods[member].known(member)
@@ -116,7 +128,7 @@ class AggregationServer(Attendance):
                 advertised=everybody,
                 digest=digest,
                 included=encode_members(known, agreement.size),
-                adverts=b"".join(adverts[other].record for other in known),
+                adverts=b"".join([records[other] for other in known]),
             )
 
         def commit() -> None:
@@ -137,15 +149,19 @@ class AggregationServer(Attendance):
         holders = self._neighbourhoods[member].holders
         if decode_members(message.holders, agreement.size) != holders:
             raise RemoteProtocolError(Code.MEMBERS, "it shared its secrets with other holders than its own")
-        packets = split_records(message.packets, PACKET_BYTES, holders)
+        check_records(message.packets, PACKET_BYTES, holders)
         signatures = agreement.split_signatures(message.signatures, holders)
-        for holder, packet in packets.items() if agreement.active else ():
-            parts = packet_signed(agreement, self._adverts_digest, owner=member, holder=holder, packet=packet)
-            agreement.check_signature(member, signatures[holder], SumLabel.SIGN_SHARES, *parts)
+        if agreement.active:
+            digest, packets = self._adverts_digest, split_records(message.packets, PACKET_BYTES, holders)
+            signed = [
+                (member, signatures[h], packet_signed(agreement, digest, owner=member, holder=h, packet=packet))
+                for h, packet in packets.items()
+            ]
+            agreement.check_signatures(SumLabel.SIGN_SHARES, signed)
 
         def commit() -> None:
             self._seed_commitments[member] = message.seed_commitment
-            self._packets[member], self._packet_signatures[member] = packets, signatures
+            self._packets[member], self._packet_signatures[member] = message.packets, message.signatures
 
         return self._answered(member, commit)
 
@@ -156,16 +172,19 @@ class AggregationServer(Attendance):
             return shortage
         everybody = encode_members(sharers, agreement.size)
         sharing = agreement.sharing_digest(self._adverts_digest, everybody)
-        present = set(sharers)
         packets = {owner: self._packets[owner] for owner in sharers}
+        holders = {owner: self._neighbourhoods[owner].holders for owner in sharers}
+        packets_of, signatures_of = records_by_receiver(packets, holders, PACKET_BYTES), dict[int, bytes]()
+        if agreement.active:
+            signatures = {owner: self._packet_signatures[owner] for owner in sharers}
+            signatures_of = records_by_receiver(signatures, holders, SIGNATURE_BYTES)
 
         def peer_shares(member: int) -> PeerShares:
-            owners = tuple(owner for owner in self._neighbourhoods[member].owners if owner in present)
             return PeerShares(
                 sharers=everybody,
-                owners=encode_members(owners, agreement.size),
-                packets=b"".join(packets[owner][member] for owner in owners),
-                signatures=b"".join(self._packet_signatures[owner][member] for owner in owners),
+                owners=encode_members([o for o in self._neighbourhoods[member].owners if o in packets], agreement.size),
+                packets=packets_of.get(member, b""),
+                signatures=signatures_of.get(member, b""),
             )
 
         def commit() -> list[Output]:
@@ -179,7 +198,7 @@ class AggregationServer(Attendance):
         agreement = self.agreement
         member = agreement.places[heard.sender]
         owners = decode_members(heard.message.complaints, agreement.size)
-        if not set(owners) <= set(self._owners(member)) - {member}:
+        if owners and not set(owners) <= set(self._owners(member)) - {member}:
             raise RemoteProtocolError(Code.MEMBERS, "it complains about shares that it was not given")
         complaints = agreement.split_signatures(heard.message.signatures, owners)
         for owner, signature in complaints.items():
@@ -235,7 +254,7 @@ class AggregationServer(Attendance):
         owner = self.agreement.places[heard.sender]
         answers = split_records(heard.message.shares, BOTH_BYTES, self._accused[owner])
         for holder, both in answers.items():
-            read_shares(self.agreement, self._packets[owner][holder], both, owner=owner, holder=holder)
+            read_shares(self.agreement, self._packet(owner, holder), both, owner=owner, holder=holder)
 
         def commit() -> None:
             for holder, both in answers.items():
@@ -260,12 +279,11 @@ class AggregationServer(Attendance):
     def _tell_survivors(self, now: float) -> Step[ServerState]:
         agreement, present = self.agreement, self._present()
         survivors, reachable = tuple(sorted(self._vectors.included)), set(present)
+        disputed = set().union(*(self._complaints[holder] for holder in present))
         for owner in self._packets:
-            holders = [
-                holder
-                for holder in self._neighbourhoods[owner].holders
-                if holder in reachable and owner not in self._complaints[holder]
-            ]
+            holders = reachable.intersection(self._neighbourhoods[owner].holders)
+            if owner in disputed:
+                holders = {holder for holder in holders if owner not in self._complaints[holder]}
             if len(holders) < agreement.parameters.threshold:
                 detail = f"only {len(holders)} holders have its shares; {agreement.parameters.threshold} are needed"
                 # Who did not answer may have lost its link.
@@ -327,35 +345,35 @@ class AggregationServer(Attendance):
         owners = tuple(owner for owner in self._owners(holder) if owner not in self._complaints[holder])
         if decode_members(message.owners, agreement.size) != owners:
             raise RemoteProtocolError(Code.SHARES, "it returned shares of other owners than those it holds")
-        shares = split_records(message.shares, SHARE_BYTES, owners)
-        for owner, share in shares.items():
-            label = SumLabel.SEED_SHARE if owner in self._vectors.included else SumLabel.KEY_SHARE
-            check_share(label, agreement, self._packets[owner][holder], owner=owner, holder=holder, share=share)
+        check_records(message.shares, SHARE_BYTES, owners)
 
         def commit() -> None:
-            for owner, share in shares.items():
-                self._shares.setdefault(owner, {})[holder] = share
+            self._returned[holder] = Returned(owners, message.shares)
 
         return self._answered(holder, commit)
 
     def close_unmask(self, now: float) -> Step[ServerState]:
         agreement = self.agreement
-        for owner in self._packets:
-            returned = len(self._shares.get(owner, ()))
-            if shortage := self._shortage(returned, f"shares of {agreement.cohort[owner]} came back"):
-                return shortage
-        alive = set(self._survivors)
-        seeds: dict[int, bytes] = {}
-        keys = {}
-        try:
-            for owner, secret in open_secrets(agreement, self._shares).items():
+        opened = open_secrets(agreement, self._returned)
+        seeds, keys = dict(self._seeds), dict(self._mask_keys)
+        refused: dict[int, RemoteProtocolError] = {}
+        alive, threshold = set(self._survivors), agreement.parameters.threshold
+        known = {*seeds, *keys}
+        for owner in [owner for owner in self._packets if owner not in known]:
+            if owner not in opened:
+                count = sum(owner in returned.owners for returned in self._returned.values())
+                return self._too_few(count, f"shares of {agreement.cohort[owner]} came back", threshold)
+            try:
+                if (secret := opened[owner]) is None:
+                    raise RemoteProtocolError(Code.SECRET, "its shares do not reconstruct to a secret")
                 if owner in alive:
-                    check_seed(agreement, owner, secret, self._seed_commitments[owner])
-                    seeds[owner] = secret
+                    seeds[owner] = check_seed(agreement, secret, self._seed_commitments[owner])
                 else:
-                    keys[owner] = check_mask_key(agreement, owner, secret, self._adverts[owner].mask_key)
-        except RemoteProtocolError as error:
-            return self._aborted(error.code, error.detail, error.culprit or "")
+                    keys[owner] = check_mask_key(secret, self._adverts[owner].mask_key)
+            except RemoteProtocolError as error:
+                refused[owner] = error
+        if refused:
+            return self._blame(refused, seeds, keys, now)
         names = tuple(agreement.cohort[member] for member in self._survivors)
 
         def commit() -> None:
@@ -371,6 +389,45 @@ class AggregationServer(Attendance):
             )
 
         return Step(ServerState.COMPLETED, (Summed(self._vectors.total, names),), commit)
+
+    def _blame(
+        self,
+        refused: Mapping[int, RemoteProtocolError],
+        seeds: dict[int, bytes],
+        keys: dict[int, AgreementKey],
+        now: float,
+    ) -> Step[ServerState]:
+        """Exclude every holder that returned another share of these owners than it was given, and close again.
+
+        If all returned what they were given, the owner is at fault. seeds, keys: the secrets that are right.
+        """
+        agreement = self.agreement
+        liars = [
+            holder
+            for holder, returned in sorted(self._returned.items())
+            if any(owner in refused and not self._is_given(owner, holder, share) for owner, share in returned.each())
+        ]
+        if not liars:
+            owner, error = next(iter(refused.items()))
+            return self._aborted(error.code, error.detail, agreement.cohort[owner])
+        detail = "it returned a share that is not the one committed to"
+        drops = [self._drop(agreement.cohort[holder], Code.SHARES, detail, now, tell=True) for holder in liars]
+
+        def commit() -> None:
+            self._seeds, self._mask_keys = seeds, keys
+            for holder, drop in zip(liars, drops, strict=True):
+                del self._returned[holder]
+                drop.commit()
+
+        return Step(self.state, tuple(output for drop in drops for output in drop.outputs), commit)
+
+    def _is_given(self, owner: int, holder: int, share: bytes) -> bool:
+        label = SumLabel.SEED_SHARE if owner in self._vectors.included else SumLabel.KEY_SHARE
+        return is_committed(label, self.agreement, self._packet(owner, holder), owner=owner, holder=holder, share=share)
+
+    def _packet(self, owner: int, holder: int) -> bytes:
+        place = self._neighbourhoods[owner].holders.index(holder)
+        return self._packets[owner][place * PACKET_BYTES : (place + 1) * PACKET_BYTES]
 
     def _owners(self, holder: int) -> tuple[int, ...]:
         return tuple(owner for owner in self._neighbourhoods[holder].owners if owner in self._packets)
@@ -409,6 +466,8 @@ def _server_table(*, active: bool) -> Table[ServerState]:
         table[state, Trigger.COMPLETE] = Row(close, (following, s.ABORTED))
         table.update({(state, kind): IGNORE for kind in past})
         past += kinds
+    # Without those who lied it is closed again.
+    table[s.UNMASK, Trigger.COMPLETE] = Row(AggregationServer.close_unmask, (s.UNMASK, s.COMPLETED, s.ABORTED))
     # Where nobody complains there is nothing to answer.
     after = table[s.ANSWER_COMPLAINTS, Trigger.COMPLETE]
     table[s.MASKED_INPUT, Trigger.COMPLETE] = Row(AggregationServer.close_inputs, (s.ANSWER_COMPLAINTS, *after.to))

@@ -1,8 +1,8 @@
 """Shares of a client's two secrets: made, sealed and checked by clients, reconstructed by the server to remove masks.
 
 Hash commitments to both shares of a holder travel beside them, bound into the sealing as associated data, so that a bad
-share is blamed on the owner that made it or the holder that altered it. The server compares each reconstructed secret
-with what its owner committed to. All secrets that have the same holders are reconstructed by one matrix product.
+share is blamed on the owner that made it or the holder that altered it. Holders check both shares on arrival. The
+server compares each reconstructed secret with what its owner committed to, and the shares behind it only if that fails.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import lru_cache
+from hashlib import sha256
+from itertools import chain, islice
 from typing import Any, Final
 
 import numpy as np
@@ -23,16 +25,19 @@ from tacit.protocol.core.primitives import (
     TAG_BYTES,
     AgreementKey,
     Label,
+    agree_all,
     derive,
     digest,
+    framed,
     open_sealed,
     seal,
 )
+from tacit.protocol.core.roster import split_records
 from tacit.protocol.sum.agreement import Agreement, owner_and_holder, pairwise_mask
 from tacit.protocol.sum.spending import NOTHING_SPENT, STATEMENT_BYTES
 from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.keystream import Mask, Usage, apply_masks
-from tacit.secagg.shamir import SHARE_BYTES, reconstruct, reconstruct_each, share
+from tacit.secagg.shamir import SHARE_BYTES, reconstruct_each, share
 from tacit.secagg.work import WorkKind, work
 
 COMMITMENTS_BYTES: Final = 2 * KEY_BYTES
@@ -58,7 +63,13 @@ class HeldShares:
 
 def commit_share(label: Label, agreement: Agreement, *, owner: int, holder: int, share: bytes) -> bytes:
     """The commitment to one share: a hash is enough, because a share is 36 bytes of uniform randomness."""
-    return digest(label, agreement.context, owner_and_holder(owner, holder), share)
+    # A digest of label, context, pair and share, of which all but the last two are framed once for all holders.
+    pair, length = owner_and_holder(owner, holder), len(share).to_bytes(8, "little")
+    return sha256(b"".join((_framed(label, agreement.context), _PAIR_LENGTH, pair, length, share))).digest()
+
+
+_framed: Final = lru_cache(maxsize=8)(framed)
+_PAIR_LENGTH: Final = (4).to_bytes(8, "little")
 
 
 @work(WorkKind.SHARING)
@@ -79,6 +90,7 @@ def seal_shares(
     holders' spending, by member.
     """
     members = sorted(holders)
+    agree_all([(channel, holders[holder]) for holder in members])
     shares = share(
         secrets,
         points=np.array(members) + 1,
@@ -86,14 +98,15 @@ def seal_shares(
         seed=entropy(KEY_BYTES),
     ).astype("<u2")
     packets, given = [], {}
-    for position, holder in enumerate(members):
-        held = HeldShares(*(part.tobytes() for part in shares[position]))
+    for holder, row in zip(members, shares, strict=True):
+        both = row.tobytes()
+        held = HeldShares(both[:SHARE_BYTES], both[SHARE_BYTES:])
         commitments = commit_share(
             SumLabel.KEY_SHARE, agreement, owner=owner, holder=holder, share=held.key
         ) + commit_share(SumLabel.SEED_SHARE, agreement, owner=owner, holder=holder, share=held.seed)
         key = _channel_key(agreement, adverts_digest, channel, holders[holder], owner=owner, holder=holder)
         told = (known or {}).get(holder, NOTHING_SPENT)
-        packets.append(commitments + seal(key, held.both + told, associated=commitments))
+        packets.append(commitments + seal(key, both + told, associated=commitments))
         given[holder] = held
     return b"".join(packets), given
 
@@ -121,18 +134,19 @@ def open_packet(
 def read_shares(agreement: Agreement, packet: bytes, both: bytes, *, owner: int, holder: int) -> HeldShares:
     """The two shares in 72 bytes; refuses others than committed to in the packet."""
     held = HeldShares(both[:SHARE_BYTES], both[SHARE_BYTES:])
-    check_share(SumLabel.KEY_SHARE, agreement, packet, owner=owner, holder=holder, share=held.key)
-    check_share(SumLabel.SEED_SHARE, agreement, packet, owner=owner, holder=holder, share=held.seed)
+    for label, part in ((SumLabel.KEY_SHARE, held.key), (SumLabel.SEED_SHARE, held.seed)):
+        if not is_committed(label, agreement, packet, owner=owner, holder=holder, share=part):
+            raise RemoteProtocolError(
+                Code.SHARES, f"the share of {agreement.cohort[owner]} is not the one that it committed to"
+            )
     return held
 
 
-def check_share(label: Label, agreement: Agreement, packet: bytes, *, owner: int, holder: int, share: bytes) -> None:
+def is_committed(label: Label, agreement: Agreement, packet: bytes, *, owner: int, holder: int, share: bytes) -> bool:
+    """Whether this is the share that its owner committed to in the packet."""
     start = 0 if label is SumLabel.KEY_SHARE else KEY_BYTES
     expected = commit_share(label, agreement, owner=owner, holder=holder, share=share)
-    if not hmac.compare_digest(expected, packet[start : start + KEY_BYTES]):
-        raise RemoteProtocolError(
-            Code.SHARES, f"the share of {agreement.cohort[owner]} is not the one that it committed to"
-        )
+    return hmac.compare_digest(expected, packet[start : start + KEY_BYTES])
 
 
 def shares_array(shares: bytes) -> npt.NDArray[np.uint16]:
@@ -151,52 +165,66 @@ def _channel_key(
     )
 
 
-MASKS_AT_ONCE = 256
+MASKS_AT_ONCE = 1024
 """Masks taken off in one pass over the sum: many, so that blocks stay in the cache; few, to bound the seeds held."""
 
 
+@dataclass(frozen=True)
+class Returned:
+    """What a holder returned: one share for each of these owners, in their order."""
+
+    owners: tuple[int, ...]
+    shares: bytes
+
+    def each(self) -> Iterator[tuple[int, bytes]]:
+        """Owners and their shares."""
+        return iter(split_records(self.shares, SHARE_BYTES, self.owners).items())
+
+    def __repr__(self) -> str:
+        return "Returned(<secret>)"
+
+
 @work(WorkKind.RECONSTRUCTION)
-def open_secrets(agreement: Agreement, shares: Mapping[int, Mapping[int, bytes]]) -> dict[int, bytes]:
-    """The 32-byte secrets by owner.
+def open_secrets(agreement: Agreement, returned: Mapping[int, Returned]) -> dict[int, bytes | None]:
+    """The 32-byte secret of every owner of whom the threshold of shares is there; None if they are of no secret.
 
-    shares: for each owner the returned shares (36 bytes, checked against their commitments) by holder; at least the
-    threshold of them. Refuses, naming the owner, shares that are no points of a polynomial over a 32-byte secret.
+    returned: by holder, unchecked. Of more shares than the threshold those of the first holders count.
     """
-    threshold = agreement.parameters.threshold
-    owners = sorted(shares)
-    if not owners:
-        return {}
-    holders = {owner: tuple(sorted(shares[owner]))[:threshold] for owner in owners}
-    points = np.array([holders[owner] for owner in owners]) + 1
+    threshold, in_order = agreement.parameters.threshold, sorted(returned.items())
+    places, counts = [holder for holder, _ in in_order], [len(given.owners) for _, given in in_order]
+    holders = np.repeat(np.array(places, np.int64), np.array(counts, np.int64))
+    owners = np.fromiter(chain.from_iterable(given.owners for _, given in in_order), np.int64)
+    order = np.argsort(owners, kind="stable")
+    known, first, count = np.unique(owners[order], return_index=True, return_counts=True)
+    rows = order[first[count >= threshold, np.newaxis] + np.arange(threshold)]
+    shares = shares_array(b"".join(given.shares for _, given in in_order))[rows]
+    points = holders[rows] + 1
     try:
-        secrets = _reconstruct(owners, holders, points, shares)
+        secrets: list[bytes | None] = [*reconstruct_each(shares, points)]
     except ValueError:
-        secrets = []
-        for position, owner in enumerate(owners):
-            try:
-                secrets += _reconstruct([owner], holders, points[position : position + 1], shares)
-            except ValueError:
-                raise RemoteProtocolError(
-                    Code.SECRET, "its shares do not reconstruct to a secret", culprit=agreement.cohort[owner]
-                ) from None
-    return dict(zip(owners, secrets, strict=True))
+        secrets = [_secret(*one) for one in zip(shares, points, strict=True)]
+    return dict(zip(known[count >= threshold].tolist(), secrets, strict=True))
 
 
-def check_seed(agreement: Agreement, owner: int, seed: bytes, commitment: bytes) -> None:
-    """Refuse a reconstructed self-mask seed that its owner did not commit to."""
+def _secret(shares: npt.NDArray[np.uint16], points: npt.NDArray[np.int64]) -> bytes | None:
+    try:
+        return reconstruct_each(shares[np.newaxis], points[np.newaxis])[0]
+    except ValueError:
+        return None
+
+
+def check_seed(agreement: Agreement, seed: bytes, commitment: bytes) -> bytes:
+    """The reconstructed self-mask seed; refused if its owner did not commit to it."""
     if digest(SumLabel.SEED, agreement.context, seed) != commitment:
-        raise RemoteProtocolError(
-            Code.SECRET, "it shared another self-mask seed than it committed to", culprit=agreement.cohort[owner]
-        )
+        raise RemoteProtocolError(Code.SECRET, "it shared another self-mask seed than it committed to")
+    return seed
 
 
-def check_mask_key(agreement: Agreement, owner: int, private: bytes, public: bytes) -> AgreementKey:
+def check_mask_key(private: bytes, public: bytes) -> AgreementKey:
     """The reconstructed mask key; refused if it is not the one its owner advertised."""
     key = AgreementKey(private)
     if key.public != public:
-        raise RemoteProtocolError(
-            Code.SECRET, "it shared another mask key than it advertised", culprit=agreement.cohort[owner]
-        )
+        raise RemoteProtocolError(Code.SECRET, "it shared another mask key than it advertised")
     return key
 
 
@@ -215,39 +243,13 @@ def remove_masks(
 
     seeds: self-mask seed by survivor; keys: mask key by dropped client; peers, public_keys: of any client.
     """
-    masks = _masks(sharing, seeds, keys, set(survivors), peers, public_keys)
-    count = 0
+    alive = set(survivors)
+    pairs = [(dropped, peer) for dropped in keys for peer in peers(dropped) if peer in alive]
+    agree_all([(keys[dropped], public_keys(peer)) for dropped, peer in pairs])
+    own = (Mask(derive(seed, SumLabel.SELF_SEED, salt=sharing), Usage.SELF_MASK, -1) for seed in seeds.values())
+    # The mask of the dropped client towards the survivor is the opposite of the one to be removed.
+    mutual = (pairwise_mask(keys[dropped], public_keys(peer), sharing, dropped, peer) for dropped, peer in pairs)
+    masks = chain(own, mutual)
     while batch := list(islice(masks, MASKS_AT_ONCE)):
         apply_masks(total, batch, agreement.ring)
-        count += len(batch)
-    return count
-
-
-def _masks(
-    sharing: bytes,
-    seeds: Mapping[int, bytes],
-    keys: Mapping[int, AgreementKey],
-    survivors: set[int],
-    peers: Callable[[int], tuple[int, ...]],
-    public_keys: Callable[[int], bytes],
-) -> Iterator[Mask]:
-    for seed in seeds.values():
-        yield Mask(derive(seed, SumLabel.SELF_SEED, salt=sharing), Usage.SELF_MASK, -1)
-    for dropped, key in keys.items():
-        for survivor in peers(dropped):
-            if survivor in survivors:
-                # The mask of the dropped client towards the survivor is the opposite of the one to be removed.
-                yield pairwise_mask(key, public_keys(survivor), sharing, dropped, survivor)
-
-
-def _reconstruct(
-    owners: list[int],
-    holders: Mapping[int, tuple[int, ...]],
-    points: npt.NDArray[np.int64],
-    shares: Mapping[int, Mapping[int, bytes]],
-) -> list[bytes]:
-    joined = b"".join(shares[owner][holder] for owner in owners for holder in holders[owner])
-    elements = shares_array(joined).reshape(len(owners), points.shape[1], -1)
-    if (points == points[0]).all():
-        return reconstruct(np.ascontiguousarray(elements.transpose(1, 0, 2)), points[0])
-    return reconstruct_each(elements, points)
+    return len(seeds) + len(pairs)

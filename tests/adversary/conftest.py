@@ -33,7 +33,7 @@ from tacit.protocol.sum.messages import (
     Survivors,
     UnmaskRequest,
 )
-from tacit.protocol.sum.sharing import open_secrets
+from tacit.protocol.sum.sharing import Returned, open_secrets
 from tacit.protocol.sum.states import ClientState, SumLabel
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.simulate.world.federation import PATIENCE, SERVER, MemoryFederation, small_configuration
@@ -241,8 +241,17 @@ class LyingServer:
 def opened_secrets(run: MemorySum, label: Label) -> dict[int, bytes]:
     """Secrets of a kind of which the threshold of shares left their holders, by owner."""
     shares = {owner: kinds[label] for owner, kinds in opened_shares(run).items()}
-    enough = {owner: held for owner, held in shares.items() if len(held) >= run.agreement.parameters.threshold}
-    return open_secrets(run.agreement, enough)
+    returned = by_holder(shares)
+    return {owner: secret for owner, secret in open_secrets(run.agreement, returned).items() if secret is not None}
+
+
+def by_holder(shares: Mapping[int, Mapping[int, bytes]]) -> dict[int, Returned]:
+    """Shares by owner and holder, as their holders return them."""
+    given: dict[int, dict[int, bytes]] = {}
+    for owner in sorted(shares):
+        for holder, share in shares[owner].items():
+            given.setdefault(holder, {})[owner] = share
+    return {holder: Returned(tuple(own), b"".join(own.values())) for holder, own in given.items()}
 
 
 def unmasked_vectors(run: MemorySum, mask_keys: Mapping[int, bytes] | None = None) -> dict[str, npt.NDArray[Any]]:

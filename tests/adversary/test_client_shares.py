@@ -16,6 +16,7 @@ from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import MaskedInput, PeerKeys, ShareKeys, UnmaskShares
 from tacit.protocol.sum.sharing import PACKET_BYTES, seal_shares
 from tacit.protocol.sum.states import SumLabel
+from tacit.secagg.shamir import SHARE_BYTES
 from tests.cases import cases
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
@@ -235,3 +236,63 @@ def test_bad_returns_exclude_the_holder(audit: Audit, summed: ExactSum, cheats: 
 
     for active in [True, False]:
         check_the_wrong_kind_of_share(active, summed, cheats)
+
+
+def overwritten(place: int, share: bytes) -> Callable[[MemorySum, UnmaskShares], UnmaskShares]:
+    """The share of the owner at this place is replaced."""
+
+    def change(run: MemorySum, message: UnmaskShares) -> UnmaskShares:
+        low = place * SHARE_BYTES
+        return msgspec.structs.replace(
+            message, shares=message.shares[:low] + share + message.shares[low + SHARE_BYTES :]
+        )
+
+    return change
+
+
+@pytest.mark.threat("client/bad-share")
+@modes
+def test_of_no_field_or_for_every_owner_it_names_the_holder(active: bool, summed: ExactSum, cheats: Any) -> None:
+    run = cheats.play(active, UnmaskShares, overwritten(3, b"\xff" * SHARE_BYTES))
+    assert summed(run).survivors == run.agreement.cohort
+    cheats.caught(run, "UNMASK", Code.SHARES)
+
+    run = cheats.play(active, UnmaskShares, lambda run, m: msgspec.structs.replace(m, shares=m.shares[::-1]))
+    assert summed(run).survivors == run.agreement.cohort
+    cheats.caught(run, "UNMASK", Code.SHARES)
+
+
+@pytest.mark.threat("client/bad-share")
+@modes
+def test_a_share_that_is_not_needed_harms_nobody(active: bool, summed: ExactSum, cheats: Any) -> None:
+    # c4 is the last of five holders, of whom the first three or four are enough.
+    run = cheats.play(active, UnmaskShares, overwritten(0, bytes(SHARE_BYTES)), by=("c4",))
+    assert summed(run).survivors == run.agreement.cohort
+    assert run.server.drops == []
+
+    # Beside one that is, it is found too.
+    run = cheats.play(active, UnmaskShares, overwritten(0, bytes(SHARE_BYTES)), by=("c1", "c4"))
+    if not active:
+        assert summed(run).survivors == run.agreement.cohort
+    cheats.caught(run, "UNMASK", Code.SHARES, "c1", "c4")
+
+
+@pytest.mark.threat("client/bad-share")
+@pytest.mark.threat("client/share-of-another-secret")
+def test_a_holder_that_lies_of_an_owner_that_lies(audit: Audit, cheats: Any) -> None:
+    # The holder is out, and then all other shares are those committed to: it is the owner.
+    run = memory_sum(CLIENTS, active=False, seed=b"cheats")
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        if delivery.sender == CHEAT and isinstance(delivery.message, ShareKeys):
+            return [replace(delivery, message=resigned(run, delivery.message, seed_commitment=bytes(32)))]
+        if delivery.sender == "c0" and isinstance(delivery.message, UnmaskShares):
+            return [replace(delivery, message=overwritten(MEMBER, bytes(SHARE_BYTES))(run, delivery.message))]
+        return [delivery]
+
+    run.hook = hook
+    run.run()
+    outcome = audit(run)
+    assert isinstance(outcome, ServerAborted)
+    assert (outcome.code, outcome.culprit) == (Code.SECRET, CHEAT)
+    assert [(drop.member, drop.phase, drop.code) for drop in run.server.drops] == [("c0", "UNMASK", Code.SHARES)]

@@ -7,6 +7,7 @@ its state.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -200,7 +201,8 @@ class Cohort:
         if isinstance(output, Summed):
             return (*history, Sum(output.total.tobytes(), output.survivors))
         if isinstance(output, ServerAborted):
-            return (*history, NoSum(output.code.name, max(map(len, server._shares.values()), default=0)))
+            shares = Counter(owner for returned in server._returned.values() for owner in returned.owners)
+            return (*history, NoSum(output.code.name, max(shares.values(), default=0)))
         if isinstance(output, ClientDropped) and output.code not in (Code.LEFT.name, Code.TIMEOUT.name):
             return (*history, Blamed(output.member, output.code))
         return history

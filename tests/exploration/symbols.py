@@ -140,10 +140,6 @@ def _reconstruct_each(shares: npt.NDArray[np.uint16], points: npt.NDArray[np.int
     return secrets
 
 
-def _reconstruct(shares: npt.NDArray[np.uint16], points: npt.NDArray[np.integer[Any]]) -> list[bytes]:
-    return _reconstruct_each(shares.transpose(1, 0, 2), np.tile(points, (shares.shape[1], 1)))
-
-
 def _apply_masks(words: npt.NDArray[Any], masks: Sequence[Mask], ring: Ring, *, start: int = 0) -> None:
     for mask in masks:
         stream = hashlib.shake_256(mask.usage.value + mask.seed).digest((start + words.size) * ring.word.itemsize)
@@ -160,7 +156,6 @@ STAND_INS: Final[tuple[tuple[Any, Any], ...]] = (
     (primitives.seal, _seal),
     (primitives.open_sealed, _open_sealed),
     (shamir.share, _share),
-    (shamir.reconstruct, _reconstruct),
     (shamir.reconstruct_each, _reconstruct_each),
     (keystream.apply_masks, _apply_masks),
 )

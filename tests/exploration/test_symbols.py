@@ -23,7 +23,7 @@ POINTS = np.array([1, 3, 4])
 
 
 def test_names_are_replaced_and_put_back() -> None:
-    stood_in = primitives.AgreementKey, aggregation_client.apply_masks, sharing.share, sharing.reconstruct
+    stood_in = primitives.AgreementKey, aggregation_client.apply_masks, sharing.share, sharing.reconstruct_each
     assert set(stood_in) <= {stand_in for _, stand_in in STAND_INS}
     for module in (aggregation_client, sharing, sharing, primitives):
         assert not {id(real) for real, _ in STAND_INS} & {id(value) for value in vars(module).values()}
@@ -75,7 +75,6 @@ def shares(threshold: int) -> Any:
 
 def test_enough_shares_of_one_kind_open_a_secret_and_others_do_not() -> None:
     made = shares(threshold=2)
-    assert sharing.reconstruct(made[:2], POINTS[:2]) == [*SECRETS]
     assert sharing.reconstruct_each(made[1:].transpose(1, 0, 2), np.tile(POINTS[1:], (2, 1))) == [*SECRETS]
 
     for what in ["too few", "mixed kinds", "one twice", "wrong points"]:
@@ -87,7 +86,7 @@ def test_enough_shares_of_one_kind_open_a_secret_and_others_do_not() -> None:
             "wrong points": (made[:2], POINTS[1:]),
         }[what]
         with pytest.raises(ValueError, match="do not belong together"):
-            sharing.reconstruct(given, points)
+            sharing.reconstruct_each(given.transpose(1, 0, 2), points[np.newaxis])
 
 
 @cases("bits", [20, 64])

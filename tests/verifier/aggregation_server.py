@@ -92,6 +92,7 @@ class AggregationServer:
         self.survivors: list[int] = []
         self.signatures: dict[int, bytes] = {}
         self.returned: dict[int, dict[int, bytes]] = {}
+        self.secrets: dict[int, bytes] = {}
 
     @property
     def deadline(self) -> float | None:
@@ -441,39 +442,60 @@ class AggregationServer:
         require(owners == [o for o in self.owners(member) if o not in self.complaints[member]], "SHARES")
         require(len(body["shares"]) == SHARE_BYTES * len(owners), "SHARES")
         shares = {owner: body["shares"][SHARE_BYTES * at :][:SHARE_BYTES] for at, owner in enumerate(owners)}
-        for owner, item in shares.items():
-            survived = owner in self.survivors
-            committed = self.packets[owner][member][32:64] if survived else self.packets[owner][member][:32]
-            label = SEED_SHARE if survived else KEY_SHARE
-            require(share_commitment(terms, label, owner, member, item) == committed, "SHARES")
         self.returned[member] = shares
         self.waited.discard(member)
 
     def close_unmask(self, now: float) -> None:
         terms = self.terms
-        holders = {owner: [m for m in sorted(self.returned) if owner in self.returned[m]] for owner in self.sharers}
+        closed = [owner for owner in self.sharers if owner not in self.secrets]
+        holders = {owner: [m for m in sorted(self.returned) if owner in self.returned[m]] for owner in closed}
         require(all(len(members) >= terms.threshold for members in holders.values()), "THRESHOLD")
-        for owner in self.sharers:
+        refused = []
+        for owner in closed:
             members = holders[owner][: terms.threshold]
             shares = [self.returned[member][owner] for member in members]
             try:
                 secret = reconstruct(shares, [member + 1 for member in members])
-                self.take_off_masks(owner, secret)
+                self.check_secret(owner, secret)
+                self.secrets[owner] = secret
             except Refused:
-                raise Refused("SECRET", terms.cohort[owner]) from None
+                refused.append(owner)
+        if refused:
+            liars = [m for m in sorted(self.returned) if not all(self.as_committed(owner, m) for owner in refused)]
+            if not liars:
+                raise Refused("SECRET", terms.cohort[refused[0]])
+            for member in liars:
+                del self.returned[member]
+                self.leave(member, "SHARES", True, now)
+            self.close_unmask(now)
+            return
+        for owner in self.sharers:
+            self.take_off_masks(owner, self.secrets[owner])
         self.state, self.own_deadline = "COMPLETED", None
         words = pack_words(self.total, terms.ring_bits)
         self.report({"event": "sum", "words": words, "survivors": terms.names(self.survivors)})
+
+    def as_committed(self, owner: int, holder: int) -> bool:
+        """Whether this holder returned no other share of this owner than it was given."""
+        if owner not in self.returned[holder]:
+            return True
+        survived, packet = owner in self.survivors, self.packets[owner][holder]
+        label, committed = (SEED_SHARE, packet[32:64]) if survived else (KEY_SHARE, packet[:32])
+        return share_commitment(self.terms, label, owner, holder, self.returned[holder][owner]) == committed
+
+    def check_secret(self, owner: int, secret: bytes) -> None:
+        if owner in self.survivors:
+            require(digest(SEED, self.terms.context, secret) == self.seed_commitments[owner], "SECRET")
+        else:
+            require(x25519_public(secret) == self.adverts[owner].mask_key, "SECRET")
 
     def take_off_masks(self, owner: int, secret: bytes) -> None:
         terms = self.terms
         bits, length = terms.ring_bits, terms.length
         if owner in self.survivors:
-            require(digest(SEED, terms.context, secret) == self.seed_commitments[owner], "SECRET")
             seed = derive(secret, SELF_SEED, self.sharing, b"")
             self.total = add(self.total, mask_stream(seed, SELF_MASK, bits, length), -1, bits)
             return
-        require(x25519_public(secret) == self.adverts[owner].mask_key, "SECRET")
         for peer in self.hoods[owner].peers:
             if peer in self.survivors:
                 seed, way = pairwise_mask(secret, self.adverts[peer].mask_key, self.sharing, owner, peer)
