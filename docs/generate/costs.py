@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from statistics import median
 from subprocess import run
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -30,13 +32,12 @@ from docs.generate import adaptation_costs, declared_costs
 from tacit.parties.runs.results import Column, Table, decimals, markdown, plain, thousands
 from tacit.protocol.core.primitives import AgreementKey
 from tacit.protocol.sum.configuration import share
-from tacit.protocol.sum.sharing import MASKS_AT_ONCE
 from tacit.protocol.sum.states import Phase
 from tacit.secagg.graph import regular_parameters
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.ring import Ring
 from tacit.simulate.bench.results import AdaptationBenchmarkResult, SumBenchmarkResult
-from tacit.simulate.bench.secagg import SumBenchmark, measure
+from tacit.simulate.bench.secagg import SumBenchmark, draw_span, measure
 from tacit.simulate.report.figures import COLOURS, style
 
 DIMENSION: Final = 100_000
@@ -98,33 +99,41 @@ class Constants:
     """Of a byte of a mask, drawn and added, on one core."""
     mask_byte_on_all: float
     """The same on all cores at once."""
+    keystream_byte: float
+    """Of a byte of AES-256-CTR, on one core."""
+    hash_: float
+    """Of a SHA-256 of 64 bytes."""
 
 
 def constants() -> Constants:
     """Measured here."""
     keys = [AgreementKey(os.urandom(32)) for _ in range(200)]
-    began = time.perf_counter()
-    for key in keys[1:]:
-        keys[0].agree(key.public)
-    agreement = (time.perf_counter() - began) / (len(keys) - 1)
-    cores = os.sched_getaffinity(0)
-    on_all = _seconds_of_mask_byte()
-    os.sched_setaffinity(0, {min(cores)})
-    on_one = _seconds_of_mask_byte()
-    os.sched_setaffinity(0, cores)
-    return Constants(agreement=agreement, mask_byte=on_one, mask_byte_on_all=on_all)
-
-
-def _seconds_of_mask_byte() -> float:
+    masks = [Mask(os.urandom(32), Usage.SELF_MASK, 1) for _ in range(256)]
     ring = Ring(32)
     words = np.zeros(DIMENSION, ring.word)
-    masks = [Mask(os.urandom(32), Usage.SELF_MASK, 1) for _ in range(MASKS_AT_ONCE)]
-    spent = []
-    for _ in range(9):
-        began = time.perf_counter()
+    masked = len(masks) * words.nbytes
+
+    def mask() -> None:
         apply_masks(words, masks, ring)
+
+    with patch("os.cpu_count", return_value=1):
+        on_one = _seconds(mask) / masked
+    return Constants(
+        agreement=_seconds(lambda: [AgreementKey.agree(keys[0], key.public) for key in keys[1:]], 1) / (len(keys) - 1),
+        mask_byte=on_one,
+        mask_byte_on_all=_seconds(mask) / masked,
+        keystream_byte=_seconds(lambda: draw_span(1 << 22, 4)) / (4 << 22),
+        hash_=_seconds(lambda: [sha256(bytes(64)).digest() for _ in range(10_000)]) / 10_000,
+    )
+
+
+def _seconds(act: Callable[[], object], repeats: int = 9) -> float:
+    spent = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        act()
         spent.append(time.perf_counter() - began)
-    return median(spent) / (len(masks) * words.nbytes)
+    return median(spent)
 
 
 def formula(row: SumBenchmarkResult, constants: Constants) -> tuple[float, float]:
@@ -195,6 +204,12 @@ def write_page(
         f"a dropped client. A key agreement takes {1e6 * constants.agreement:.0f} us here, a byte of a mask, drawn",
         f"and added, {1e9 * constants.mask_byte:.2f} ns. What is above the formula is hashing, sealing, encoding, and",
         "Python; what is below it, the second core.",
+        "",
+        "To scale these figures, the reference of this machine, on one core:",
+        f"{1e-9 / constants.keystream_byte:.1f} GB/s of AES-256-CTR, {1 / constants.agreement:,.0f} X25519 and",
+        f"{1 / constants.hash_:,.0f} SHA-256 of 64 bytes a second.",
+        *_remainders(rows, constants),
+        *declared_costs.ratios(),
         *_sixteen_cores(rows, constants),
         *_million(constants),
         *_run(summary),
@@ -227,6 +242,37 @@ def _sums(rows: Sequence[SumBenchmarkResult], constants: Constants) -> Table:
     )
 
 
+def _remainders(rows: Sequence[SumBenchmarkResult], constants: Constants) -> list[str]:
+    """What lies between measurement and formula, by phase."""
+    found = []
+    for row in rows:
+        _, server = formula(row, constants)
+        phases = [row.server_ms[phase] for phase in _REMAINDERS]
+        found.append((row.clients, row.dimension, *phases, row.server_ms[Phase.UNMASK] - server))
+    shown = Table(
+        columns=(
+            Column("N", thousands),
+            Column("D", thousands),
+            *(Column(phase.value, decimals(1)) for phase in _REMAINDERS),
+            Column("UNMASK less formula", decimals(1)),
+        ),
+        rows=found,
+    )
+    return [
+        "",
+        "## What is left",
+        "",
+        "A server's milliseconds beyond the formula, by phase. Masks and key agreements of the formula are all in",
+        "UNMASK, where every core takes part. In the phases before a server reads, relays and writes messages, and",
+        "in MASKED_INPUT adds vectors:",
+        "",
+        *markdown(shown),
+    ]
+
+
+_REMAINDERS: Final = (Phase.ADVERTISE_KEYS, Phase.SHARE_KEYS, Phase.MASKED_INPUT)
+
+
 def _sixteen_cores(rows: Sequence[SumBenchmarkResult], constants: Constants) -> list[str]:
     """A server of sixteen cores, by the formula: masks are divided among all cores, and nothing else is."""
     cores, gain = os.cpu_count() or 1, constants.mask_byte / constants.mask_byte_on_all
@@ -249,13 +295,13 @@ def _sixteen_cores(rows: Sequence[SumBenchmarkResult], constants: Constants) -> 
         "",
         "## A server of sixteen cores",
         "",
-        f"All cores take masks off a sum; the rest of a server's work is done by one. On the {cores} cores of this",
+        f"All cores take masks off a sum and agree on keys; the rest is done by one. On the {cores} cores of this",
         f"machine the masks of vectors of {DIMENSION:,} entries went {gain:.2f} times as fast as on one. Were sixteen",
         "to share them evenly, which nothing here shows, the server's milliseconds would be, at best:",
         "",
         *markdown(shown),
         "",
-        "In active mode that one core also checks what clients sign (see [below](#signed-packets)).",
+        "In active mode all cores also check what clients sign (see [below](#signed-packets)).",
     ]
 
 
@@ -284,10 +330,10 @@ def _run(summary: dict[str, Any]) -> list[str]:
         "",
         "## A whole run",
         "",
-        f"`tacit simulate` with its defaults, five processes of clients beside the server: {len(summary['rounds'])}",
-        f"rounds in {sum(entry['seconds'] for entry in summary['rounds']):.1f} s, of which the secure sum, from",
-        f"MASKED_INPUT to UNMASK, took {summary['protocol_share']:.1%}. The server's seconds in each phase (until",
-        "TRAIN is over it waits for training; SESSION is joining and evaluation):",
+        f"`tacit simulate` with its defaults on {datetime.now(UTC):%Y-%m-%d}, five processes of clients beside the",
+        f"server: {len(summary['rounds'])} rounds in {sum(entry['seconds'] for entry in summary['rounds']):.1f} s, of",
+        f"which the secure sum, from MASKED_INPUT to UNMASK, took {summary['protocol_share']:.1%}. The server's",
+        "seconds in each phase (until TRAIN is over it waits for training; SESSION is joining and evaluation):",
         "",
         "| phase | seconds |",
         "|---|---|",

@@ -65,10 +65,11 @@ def keystream_ratio(ring: Ring, length: int, masks: int, *, repeats: int = 5) ->
 def _draw(length: int, streams: int) -> None:
     threads = os.cpu_count() or 1
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda _: _draw_span(length // threads, streams), range(threads)))
+        list(pool.map(lambda _: draw_span(length // threads, streams), range(threads)))
 
 
-def _draw_span(length: int, streams: int) -> None:
+def draw_span(length: int, streams: int) -> None:
+    """Draw so many bytes of raw keystream for each of so many keys, on one core."""
     zeros, scratch = bytes(BLOCK_BYTES), bytearray(BLOCK_BYTES + 15)
     encryptors = [Cipher(AES256(os.urandom(32)), CTR(bytes(16))).encryptor() for _ in range(streams)]
     for low in range(0, length, BLOCK_BYTES):
