@@ -16,6 +16,7 @@ from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import MaskedInput, PeerKeys, ShareKeys, UnmaskShares
 from tacit.protocol.sum.sharing import PACKET_BYTES, seal_shares
 from tacit.protocol.sum.states import SumLabel
+from tacit.secagg.graph import GraphParameters
 from tacit.secagg.shamir import SHARE_BYTES
 from tests.cases import cases
 from tests.world.exchange import Delivery
@@ -296,3 +297,39 @@ def test_a_holder_that_lies_of_an_owner_that_lies(audit: Audit, cheats: Any) -> 
     assert isinstance(outcome, ServerAborted)
     assert (outcome.code, outcome.culprit) == (Code.SECRET, CHEAT)
     assert [(drop.member, drop.phase, drop.code) for drop in run.server.drops] == [("c0", "UNMASK", Code.SHARES)]
+
+
+@pytest.mark.threat("client/bad-share")
+def test_a_secret_that_is_open_needs_no_shares_any_more(summed: ExactSum) -> None:
+    # The liar gave a good share of another owner, of whom just the threshold is there with it.
+    run = memory_sum(9, active=False, seed=b"cheats", parameters=GraphParameters(neighbours=4, threshold=3))
+    holders: dict[int, tuple[int, ...]] = {}
+
+    def roles() -> tuple[int, int, int]:
+        """Owner lied of, liar, and who is gone, of no secret of that owner but of another that the liar holds."""
+        for owner, (liar, *others) in holders.items():
+            for held in holders.values():
+                gone = set(held) - {liar, *others}
+                if liar in held and gone:
+                    return owner, liar, min(gone)
+        raise AssertionError(holders)
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        sender = run.agreement.places.get(delivery.sender, -1)
+        if isinstance(delivery.message, ShareKeys):
+            holders[sender] = decode_members(delivery.message.holders, 9)
+        if isinstance(delivery.message, UnmaskShares):
+            owner, liar, gone = roles()
+            if sender == gone:
+                run.kill(delivery.sender)
+                return []
+            if sender == liar:
+                place = decode_members(delivery.message.owners, 9).index(owner)
+                return [replace(delivery, message=overwritten(place, bytes(SHARE_BYTES))(run, delivery.message))]
+        return [delivery]
+
+    run.hook = hook
+    run.run()
+    assert summed(run).survivors == run.agreement.cohort
+    _, liar, gone = roles()
+    assert {drop.member: drop.code for drop in run.server.drops} == {f"c{liar}": Code.SHARES, f"c{gone}": Code.LEFT}
