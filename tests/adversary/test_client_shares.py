@@ -271,7 +271,21 @@ def test_a_share_that_is_not_needed_harms_nobody(active: bool, summed: ExactSum,
     assert summed(run).survivors == run.agreement.cohort
     assert run.server.drops == []
 
-    # Beside one that is, it is found too.
+    # It stays unnamed when another holder is found to lie of another owner.
+    run, places = memory_sum(CLIENTS, active=False, seed=b"cheats"), {CHEAT: 2, "c4": 0}
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        if delivery.sender not in places or not isinstance(delivery.message, UnmaskShares):
+            return [delivery]
+        lie = overwritten(places[delivery.sender], bytes(SHARE_BYTES))
+        return [replace(delivery, message=lie(run, delivery.message))]
+
+    run.hook = hook
+    run.run()
+    assert summed(run).survivors == run.agreement.cohort
+    cheats.caught(run, "UNMASK", Code.SHARES)
+
+    # Of the same owner, it is found too.
     run = cheats.play(active, UnmaskShares, overwritten(0, bytes(SHARE_BYTES)), by=("c1", "c4"))
     if not active:
         assert summed(run).survivors == run.agreement.cohort
