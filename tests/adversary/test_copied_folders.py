@@ -98,7 +98,7 @@ async def test_an_old_token_is_refused_and_the_link_in_use_goes_on(house: House)
             assert (event.peer, event.address, event.other) == ("alice", "127.0.0.1", "127.0.0.1")
             assert "its folder is a copy or a backup" in event.detail
             error = await house.refused(backup, r"'alice' started elsewhere since \(127\.0\.0\.1\), so")
-            assert (error.other, error.by_server) == ("127.0.0.1", False)
+            assert (error.other, error.server) == ("127.0.0.1", "")
             # Without a token it is no better.
             async with await house.start("none", tokens=False) as silent:
                 await silent.send([b"from the copy"])
@@ -147,7 +147,7 @@ async def test_a_server_on_a_copy_of_its_folder_is_told_by_its_clients(house: Ho
     async with await house.serve("clone"):
         client = await house.start("alice")
         assert "the folder of this server is a copy or a backup" in (await house.copies()).detail
-        assert (await house.refused(client, "is a copy, or was restored from a backup")).by_server
+        assert (await house.refused(client, "is a copy, or was restored from a backup")).server
     # Where it is to go on, its owner says so.
     (house.path / "clone").unlink()
     async with await house.serve("clone"), await house.start("alice") as client:
