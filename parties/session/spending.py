@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from tacit.models.file_system import FILES, FileSystem, replace_file
 from tacit.parties.links.keys import decode_key, encode_key
+from tacit.protocol.sum.spending import Statement
 
-_DECODER = msgspec.json.Decoder(dict[str, dict[str, bytes]])
+_DECODER: Final = msgspec.json.Decoder(dict[str, dict[str, Statement]])
 
 
 class SpendingFileError(OSError):
@@ -30,23 +32,25 @@ class SpendingFile:
 
     def held(self, lineage: bytes) -> dict[bytes, bytes]:
         """Statements by signing key. SpendingFileError."""
-        return {decode_key(key): said for key, said in self._read().get(lineage.hex(), {}).items()}
+        return self._read().get(lineage.hex(), {})
 
     def keep(self, lineage: bytes, statements: Mapping[bytes, bytes]) -> None:
         """Put these in the place of lower ones, on the disk. SpendingFileError."""
         kept = self._read()
-        kept.setdefault(lineage.hex(), {}).update({encode_key(key): said for key, said in statements.items()})
+        kept.setdefault(lineage.hex(), {}).update(statements)
+        written = {of: {encode_key(key): said for key, said in each.items()} for of, each in kept.items()}
         try:
-            replace_file(self._path, msgspec.json.encode(kept), self._files)
+            replace_file(self._path, msgspec.json.encode(written), self._files)
         except OSError as error:
             raise SpendingFileError(f"{self._path} cannot be written ({error.strerror}): make room there") from None
 
-    def _read(self) -> dict[str, dict[str, bytes]]:
+    def _read(self) -> dict[str, dict[bytes, bytes]]:
         try:
-            return _DECODER.decode(self._files.read(self._path))
+            read = _DECODER.decode(self._files.read(self._path))
+            return {of: {decode_key(key): said for key, said in each.items()} for of, each in read.items()}
         except FileNotFoundError:
             return {}
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
             raise SpendingFileError(
                 f"{self._path} cannot be read ({error}): restore it, or remove it, with what it knows of others"
             ) from None

@@ -230,6 +230,8 @@ def test_what_a_client_lacks(office: Office, tmp_path: Path) -> None:
     spoilt(tmp_path / "taken")
     PartyFolder(tmp_path / "spoilt").make()
     spoilt(tmp_path / "spoilt" / "journal" / "client-1.jsonl")
+    PartyFolder(tmp_path / "ran").make()
+    spoilt(tmp_path / "ran" / "events" / "client-1.jsonl")
     table: list[tuple[dict[str, Any], Experiment | None, str, str, str]] = [
         ({"key": copied_key(office, mode=0o640)}, None, "key", "wrong", "others than its owner may .*chmod 600"),
         (
@@ -240,6 +242,14 @@ def test_what_a_client_lacks(office: Office, tmp_path: Path) -> None:
         (
             {"directory": str(tmp_path / "spoilt")}, None, "journal", "wrong",
             r"client-1\.jsonl cannot be read .*restore it, or start with new keys",
+        ),
+        (
+            {"directory": str(tmp_path / "ran")}, None, "journal", "warning",
+            "there is none, and this client ran before: restore it",
+        ),
+        (
+            {"policy": ClientPolicy(largest_epsilon=1.0)}, None, "journal", "warning",
+            "its owner states it at the first start: tacit client --spent EPSILON",
         ),
         ({"data": replace(images, source="none.npz")}, None, "images", "wrong", r"none\.npz"),
         (
