@@ -182,7 +182,8 @@ def _together(folders: Sequence[Path], options: Sequence[str]) -> int:
     ]
     for reader in readers:
         reader.start()
-    worst = max(child.wait() for child in children)
+    # A child that a signal ended has a negative status.
+    worst = max(child.wait() % 256 for child in children)
     for reader in readers:
         reader.join()
     return worst
