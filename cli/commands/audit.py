@@ -61,9 +61,8 @@ def audit(
     if "list" in (attacks or ()):
         output.screen().print(output.terminal(_attack_list()))
         return
-    from tacit.parties.runs.adaptation import is_adaptation
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
-    from tacit.parties.runs.experiment import ExperimentError, load
+    from tacit.parties.runs.experiment import ExperimentError, is_adaptation, load
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.audit.adversaries import AdversaryError, audit_plan
     from tacit.simulate.federation.processes import InputError, ProcessError, SimulationError, warm_up

@@ -28,9 +28,8 @@ def report(
 
     Exit status: 0 the page is written; 2 wrong input.
     """
-    from tacit.parties.runs.adaptation import is_adaptation
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
-    from tacit.parties.runs.experiment import ExperimentError
+    from tacit.parties.runs.experiment import ExperimentError, is_adaptation
     from tacit.parties.session.event_log import EventLogError
 
     try:

@@ -1,5 +1,6 @@
 """DICOM files (NEMA PS3.3): one image each, as a viewer first shows it. pydicom, an extra, reads them."""
 
+import zlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ def read(path: Path) -> Image.Image:
     without pydicom."""
     try:
         from pydicom import dcmread
-        from pydicom.errors import InvalidDicomError
+        from pydicom.errors import BytesLengthException, InvalidDicomError
         from pydicom.pixels import apply_modality_lut, apply_voi, pixel_array
     except ImportError as error:
         raise ValueError(f"DICOM needs pydicom, which cannot be imported ({error}): pip install pydicom") from None
@@ -36,7 +37,7 @@ def read(path: Path) -> Image.Image:
             shares = apply_voi(values, found) / (2 ** found.VOILUTSequence[0].LUTDescriptor[2] - 1)
         else:
             shares = _windowed(values.astype(np.float64), found)
-    except InvalidDicomError as error:
+    except (InvalidDicomError, BytesLengthException, zlib.error) as error:
         raise ValueError(f"it is no DICOM file: {error}") from None
     except (AttributeError, KeyError, IndexError, TypeError, ArithmeticError, RuntimeError) as error:
         raise ValueError(f"pydicom cannot read it: {' '.join(str(error).split())}") from None

@@ -5,7 +5,6 @@ The experiment is that of `tacit simulate` with two sections more, [adapter] and
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -142,11 +141,3 @@ class LearnedAdapters(Result, frozen=True, kw_only=True, tag="tacit.learned.1"):
             yield f"the common adapters after round {self.round} are in {self.adapters}"
         if self.refused_batches:
             yield f"{self.refused_batches} batches of all data owners were out of range, and taught nothing"
-
-
-def is_adaptation(path: Path) -> bool:
-    """Whether the file of an experiment is of an adaptation; what is wrong with it is for whoever loads it to say."""
-    try:
-        return "adaptation" in tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError):
-        return False

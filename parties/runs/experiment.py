@@ -787,6 +787,14 @@ def load_as(kind: type[Kind], path: Path, *, numbered: bool = True) -> Kind:
     return _parse(kind, text, str(path), numbered=numbered, folder=path.parent)
 
 
+def is_adaptation(path: Path) -> bool:
+    """Whether the file of an experiment is of an adaptation; what is wrong with it is for whoever loads it to say."""
+    try:
+        return "adaptation" in tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return False
+
+
 def parse(text: str, where: str) -> Experiment:
     """Reads an experiment from TOML text; `where` stands in front of every refusal. Raises ExperimentError."""
     return _parse(Experiment, text, where)

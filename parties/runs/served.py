@@ -225,12 +225,9 @@ def read_student(directory: Path) -> ServedModel:
 def _is_student(directory: Path) -> bool:
     if (directory / RESULT).exists():
         return True
-    # Here: it imports this module.
-    from tacit.parties.runs.adaptation import is_adaptation
-
     if (experiment := RunDirectory(directory).experiment).exists():
         check_release(directory)
-        if is_adaptation(experiment):
+        if experiments.is_adaptation(experiment):
             raise ValueError(
                 f"{directory} is of `tacit adapt`: its data owners have what was learned, and ask with it: `tacit "
                 f"predict {directory}`"

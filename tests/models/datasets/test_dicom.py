@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from pydicom import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage
 
 from tacit.models.datasets import image_folder
-from tacit.models.datasets.samples import FileImages
+from tacit.models.datasets.samples import FileImages, unreadable
 
 STORED = np.array([[-1000, 0], [40, 3000]])
 
@@ -90,6 +92,19 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, attributes: dict
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"scan\.dcm is not a readable image"):
             read(path)
+
+
+@settings(max_examples=200, deadline=None)
+@given(changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=8))
+def test_a_damaged_file_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[float, int]]
+) -> None:
+    path = dicom(tmp_path_factory.mktemp("damaged") / "scan.dcm", STORED.astype(np.int16), RescaleSlope=2)
+    content = bytearray(path.read_bytes())
+    for place, value in changes:
+        content[128 + int(place * (len(content) - 128))] = value
+    path.write_bytes(content)
+    assert (unreadable(path) or f"{path} is fine").startswith(f"{path} is ")
 
 
 def test_folders_of_classes_hold_them_beside_other_images(tmp_path: Path) -> None:
