@@ -195,10 +195,6 @@ FAULTS: Final[dict[str, Fault]] = {
         "A signature over other survivors.", "SIGNATURE", "confirm-survivors", fields(signature=first_bit),
         of="active three",
     ),
-    "unmasking_bad_share": Fault(
-        "A share that its owner did not commit to.", "SHARES", "unmask-shares", fields(shares=first_bit),
-        of="active three",
-    ),
     "unmasking_bad_owners": Fault(
         "A share less than it holds.", "SHARES", "unmask-shares",
         fields(owners=members(0, 1, size=3), shares=lambda shares: shares[:-36]), of="semi-honest",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -88,6 +88,34 @@ def shares_bad_mask_key() -> Play:
     return ending(_sharing(about, alter, silent_after=True), "aborted", "SECRET")
 
 
+def _unmasking(terms: dict[str, Any], about: str, liar: str, ends: str, code: str | None = None) -> Play:
+    """A sum in which a client returns a false share, of the first owner."""
+    play = begun(terms, about)
+
+    def change(parcel: Parcel) -> Sequence[bytes]:
+        if parcel.sender != liar or parcel.kind != "unmask-shares":
+            return parcel.frames
+        return parcel.saying(replace(parcel.message, shares=flipped(parcel.message.shares, 0)))
+
+    play.deliver(change)
+    return ending(play, ends, code)
+
+
+def unmasking_bad_share() -> Play:
+    about = "A false share among those that a secret is reconstructed from: its holder is out, and the sum is made."
+    return _unmasking(sum_terms(3, active=False), about, CHEAT, "sum")
+
+
+def unmasking_bad_share_unused() -> Play:
+    about = "A false share of the last holder, which no secret is reconstructed from: nobody notices, the sum is made."
+    return _unmasking(sum_terms(3, active=False), about, "client-2", "sum")
+
+
+def unmasking_bad_share_few() -> Play:
+    about = "A false share where all are needed: its holder is out, and too few are left."
+    return _unmasking(sum_terms(3, active=True), about, CHEAT, "aborted", "THRESHOLD")
+
+
 def round_bad_silence() -> Play:
     about = "One of three active clients never advertises keys: too few are left, and nothing is revealed."
     play = begun(sum_terms(3, active=True), about)
@@ -145,6 +173,7 @@ def round_repetitions() -> Play:
 
 
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (
-    shares_bad_sealing, shares_bad_commitment, shares_bad_polynomial, shares_bad_mask_key, round_bad_silence,
-    server_bad_silence, unmask_request_bad_repetition, round_repetitions,
+    shares_bad_sealing, shares_bad_commitment, shares_bad_polynomial, shares_bad_mask_key, unmasking_bad_share,
+    unmasking_bad_share_unused, unmasking_bad_share_few, round_bad_silence, server_bad_silence,
+    unmask_request_bad_repetition, round_repetitions,
 )  # fmt: skip
