@@ -222,10 +222,10 @@ STUDY: Final = Study(
     ),
     columns=COLUMNS,
     full=size(
-        probe=_PROBE, probe_images=600, adapters=_ADAPTERS, adapter_images=48, test_images=1000, image_size=112
+        probe=_PROBE, probe_images=600, adapters=_ADAPTERS, adapter_images=96, test_images=1000, image_size=112
     ),
     small=size(
-        probe=_PROBE, probe_images=300, adapters=_ADAPTERS, adapter_images=48, test_images=1000, image_size=56,
+        probe=_PROBE, probe_images=300, adapters=_ADAPTERS, adapter_images=96, test_images=1000, image_size=56,
         differences=("56 x 56 pixels, and 300 training images for a linear probe, instead of 600 at 112 x 112",),
     ),
     claims=tuple(_claims()),

@@ -64,6 +64,10 @@ EVENTS: Final = (
     ("copy", 2), ("restore", 2), ("leave", 2),
 )  # fmt: skip
 """What happens in a round, and how often in twenty-five."""
+EPOCHS: Final = 25
+"""So many that a round takes a second or two: who starts again is to find the federation where it was."""
+LAST: Final = 15
+"""Rounds at the end in which nothing happens, since whoever starts then may come too late."""
 LONGEST_AWAY: Final = 12.0
 RING_BITS: Final = 24
 LONG_LIFE: Final = 10
@@ -87,7 +91,6 @@ class Soak:
         self._names: dict[int, str] = {}
         self._partitions: list[threading.Thread] = []
         self._removed = ""
-        self._version = 1
         self._budget = max(1, rounds // 3)
         self.happened: Counter[str] = Counter()
 
@@ -95,7 +98,7 @@ class Soak:
         """Until the server has run all rounds."""
         hosts = self._hosts
         Office(hosts, members=hosts.names)
-        path = hosts.experiment(rounds=self._rounds, clients='"all"')
+        path = hosts.experiment(rounds=self._rounds, clients='"all"', epochs=EPOCHS)
         text = path.read_text().replace("[aggregation]", "[aggregation]\ndropout = 0.3") + NOISE
         path.write_text(text.replace("train = 120", "train = 900").replace("grace = 1", "grace = 10"))
         epsilon = get_epsilon_gaussian(1 / math.sqrt(2 * (self._budget + 0.5) * EACH), 1e-5)
@@ -111,7 +114,7 @@ class Soak:
             if isinstance(event, RoundEnded):
                 self._measure()
                 print(f"round {event.round} {event.status} {event.seconds:.1f} s", file=sys.stderr, flush=True)
-                what, phase = self._draw()
+                what, phase = self._draw() if event.round < self._rounds - LAST else ("calm", phase)
             elif isinstance(event, PhaseEnded) and event.next is phase:
                 self._strike(what)
                 what = "calm"
