@@ -46,13 +46,12 @@ def hold_sum(
     # ADVERTISE_KEYS. Each draws two X25519 keys, and signs the public ones with its Ed25519 key of the roster.
     channel = [AgreementKey(draw(32)) for draw in entropy]
     mask_key = [AgreementKey(draw(32)) for draw in entropy]
-    # Nobody has a budget of privacy, of which a statement would follow.
-    nothing_spent = bytes(72)
-    public = [channel[i].public + mask_key[i].public + nothing_spent for i in everybody]
+    public = [channel[i].public + mask_key[i].public for i in everybody]
     adverts = [public[i] + signing[i].sign(SumLabel.SIGN_ADVERT, context, two(i), public[i]) for i in everybody]
     for i, advert in enumerate(adverts):
-        keys = {"channel_key": advert[:32], "mask_key": advert[32:64], "spent": nothing_spent}
-        said.append((names[i], server, say.AdvertiseKeys(**keys, choices=b"", signature=advert[136:]), None))
+        # No round costs of a privacy budget, of which `spent` would be.
+        keys = {"channel_key": advert[:32], "mask_key": advert[32:64], "choices": b"", "spent": b""}
+        said.append((names[i], server, say.AdvertiseKeys(**keys, signature=advert[64:]), None))
     list_of_keys = digest(SumLabel.ADVERTS, context, all_bits, b"".join(adverts))
     listed = say.PeerKeys(advertised=all_bits, digest=list_of_keys, included=all_bits, adverts=b"".join(adverts))
     said += [(server, names[i], listed, None) for i in everybody]
@@ -78,7 +77,7 @@ def hold_sum(
             committed = digest(SumLabel.KEY_SHARE, context, two(i) + two(j), of_key)
             committed += digest(SumLabel.SEED_SHARE, context, two(i) + two(j), of_seed)
             key = sealing_key(i, j, channel[i], channel[j].public)
-            packets[i].append(committed + seal(key, of_key + of_seed + nothing_spent, associated=committed))
+            packets[i].append(committed + seal(key, of_key + of_seed, associated=committed))
             parts = (context, list_of_keys, two(i) + two(j), packets[i][j])
             signatures[i].append(signing[i].sign(SumLabel.SIGN_SHARES, *parts))
         rows = {"packets": b"".join(packets[i]), "signatures": b"".join(signatures[i])}
@@ -125,7 +124,7 @@ def hold_sum(
         for i in everybody:
             key = sealing_key(i, j, channel[j], channel[i].public)
             both = open_sealed(key, packets[i][j][64:], associated=packets[i][j][:64])
-            opened[i].append(both[SHARE_BYTES : 2 * SHARE_BYTES] if i in survivors else both[:SHARE_BYTES])
+            opened[i].append(both[SHARE_BYTES:] if i in survivors else both[:SHARE_BYTES])
         own_shares = b"".join(opened[i][-1] for i in everybody)
         said.append((names[j], server, say.UnmaskShares(owners=all_bits, shares=own_shares), None))
 

@@ -70,7 +70,7 @@ _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
     ("PRIME", shamir.PRIME, "order of the field of the shares"),
     ("LIMBS", shamir.LIMBS, "field elements of a secret and of a share"),
     ("SHARE_BYTES", shamir.SHARE_BYTES, "bytes of a share"),
-    ("PACKET_BYTES", PACKET_BYTES, "bytes of a packet: two commitments, and the sealed shares"),
+    ("PACKET_BYTES", PACKET_BYTES, "bytes of a packet without a statement: two commitments, and the sealed shares"),
     ("METRIC_BITS", METRIC_BITS, "bits of a metric of one client"),
     ("TERMS_LIMIT", inference_messages.TERMS_LIMIT, "bytes of encoded terms"),
     ("ORDER_LIMIT", inference_messages.ORDER_LIMIT, "bytes of the encoded requests of an order"),

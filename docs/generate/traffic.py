@@ -41,8 +41,7 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
     VectorChunk,
 )
-from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.protocol.sum.spending import NOTHING_SPENT, STATEMENT_BYTES
+from tacit.protocol.sum.sharing import packet_bytes
 from tacit.protocol.sum.states import VERSION, Phase
 from tacit.secagg.shamir import SHARE_BYTES
 
@@ -72,14 +71,15 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
     bitmap = encode_members((), agreement.size)
     signature = bytes(SIGNATURE_BYTES if agreement.active else 0)
     empty = bytes(KEY_BYTES)
-    choices = bytes(record_bytes(agreement) - 2 * KEY_BYTES - STATEMENT_BYTES - len(signature))
+    choices = bytes(record_bytes(agreement) - 2 * KEY_BYTES - agreement.statement_bytes - len(signature))
+    spent = bytes(agreement.statement_bytes)
     vector_said, vector_heard, vector_bytes = _vector(agreement)
     said: list[Message] = [
-        AdvertiseKeys(channel_key=empty, mask_key=empty, choices=choices, spent=NOTHING_SPENT, signature=signature),
+        AdvertiseKeys(channel_key=empty, mask_key=empty, choices=choices, spent=spent, signature=signature),
         ShareKeys(
             seed_commitment=empty,
             holders=bitmap,
-            packets=bytes(PACKET_BYTES * degrees.holders),
+            packets=bytes(packet_bytes(agreement) * degrees.holders),
             signatures=bytes(len(signature) * degrees.holders),
         ),
         *vector_said,
@@ -96,7 +96,7 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
         PeerShares(
             sharers=bitmap,
             owners=bitmap,
-            packets=bytes(PACKET_BYTES * degrees.owners),
+            packets=bytes(packet_bytes(agreement) * degrees.owners),
             signatures=bytes(len(signature) * degrees.owners),
         ),
         *vector_heard,

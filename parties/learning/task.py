@@ -192,6 +192,7 @@ def configure(
         scheme=training.algorithm,
         encrypted=encryption is not None,
         initial_model=encryption.initial_model if encryption else "server",
+        spending=protection.spending,
         ring_bits=packing.ring.bits,
         tensor_sizes=layout.tensor_sizes,
         metrics=metrics,

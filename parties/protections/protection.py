@@ -130,6 +130,12 @@ class Protection:
     def noise(self) -> Noise | None:
         return None
 
+    @property
+    def spending(self) -> bool:
+        """Whether an update has a cost that a privacy budget can count, so that clients state what they have spent."""
+        noise = self.noise()
+        return noise is not None and noise.norm > 0
+
     def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         """Raise ValueError, naming key, value and remedy, if it is of no use under these terms."""
 

@@ -603,6 +603,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             scheme=self.training.algorithm,
             encrypted=encryption is not None,
             initial_model=encryption.initial_model if encryption else "server",
+            spending=self.protection.spending,
             ring_bits=self.packing(tensor_sizes=(1,), metrics=()).ring.bits,
             tensor_sizes=(1,),
             metrics=(),

@@ -146,7 +146,7 @@ class TrainingClient(
         part = _Round(cohort, message.model.digest, key, data, tuple(blobs))
         agreement = self._agreement(part, round)
         stated: dict[str, Any] = {}
-        if agreement.secure:
+        if agreement.secure and agreement.spending:
             others = {name: held_of(self._held, self._roster.member(name)) for name in cohort} if self._held else {}
             stated = {"spent": state_spending(self._signing, self._roster.lineage, spent), "known": others}
         begun = sum_client(agreement, self.name, signing=self._signing, entropy=self._entropy, **stated)

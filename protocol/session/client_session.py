@@ -39,8 +39,8 @@ from tacit.protocol.session.rounds import (
 )
 from tacit.protocol.session.states import NO_ROUND, OUTSIDE_ROUNDS, WITHIN_ROUNDS, TrainingState
 from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.policy import Policy
-from tacit.protocol.sum.spending import SpendingSeen, highest, news
+from tacit.protocol.sum.policy import Policy, below_policy
+from tacit.protocol.sum.spending import SpendingSeen, check_size, highest, news
 
 FIRST_LINK_BYTES: Final = 2
 """Random bytes of a process's first link number. One restart in 65,536 repeats the former number."""
@@ -409,8 +409,12 @@ class SessionClient(Machine[TrainingState]):
     def _learn(self, configuration: Configuration, told: bytes) -> tuple[tuple[Output, ...], float]:
         """What the journal gets to know of the budget by the server and the owner, and what was spent in all. Refuses
         to begin where nobody knows."""
-        witnessed, stated = highest([told], self._roster.lineage, self._member), self._stated
-        if self._policy.cost(configuration) and not self._knows and not witnessed and stated is None:
+        cost, stated = self._policy.cost(configuration), self._stated
+        if cost and not configuration.spending:
+            raise below_policy("spending", False, "true: with a privacy budget all clients state what they have spent")
+        check_size(told, spending=configuration.spending)
+        witnessed = highest([told] if told else [], self._roster.lineage, self._member)
+        if cost and not self._knows and not witnessed and stated is None:
             raise RemoteProtocolError(
                 Code.POLICY,
                 "this client has a privacy budget, and neither its journal nor the server knows what was spent of it: "

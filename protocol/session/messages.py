@@ -24,7 +24,7 @@ from tacit.protocol.core.messages import (
 )
 from tacit.protocol.group_key.messages import GROUP_KEY_MESSAGES
 from tacit.protocol.sum.messages import SUM_MESSAGES
-from tacit.protocol.sum.spending import Statement
+from tacit.protocol.sum.spending import Spent
 from tacit.protocol.sum.states import VERSION, Phase
 
 
@@ -41,8 +41,8 @@ class Welcome(Message, frozen=True, kw_only=True):
     roster: Hash
     configuration: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
     """Canonical encoding of a Configuration; its hash enters every signature and every mask."""
-    spent: Statement
-    """The highest statement of this client's spending that the server has; zeros if none."""
+    spent: Spent
+    """The highest statement of this client's spending that the server has; zeros if none, empty without `spending`."""
 
 
 class StartRound(Message, frozen=True, kw_only=True):

@@ -180,6 +180,7 @@ def agree(
         length=packing.length,
         roster=roster.hash,
         lineage=roster.lineage,
+        spending=configuration.spending,
         configuration=configuration.hash(),
         model=model,
         group_key=group_key,

@@ -284,7 +284,7 @@ class SessionServer(Machine[SessionState]):
         self._lost_links: set[str] = set()
         """Members whose link or process was lost since the round began."""
         self._held = dict(held)
-        self._encoded = encode_structure(configuration)
+        self._encoded, self._spending = encode_structure(configuration), configuration.spending
 
     @property
     def session(self) -> bytes:
@@ -374,7 +374,7 @@ class SessionServer(Machine[SessionState]):
         if self._holds[member] != self._roster.hash:
             return self._correct(member, now)
         self.presence.join(member, now)
-        spent = held_of(self._held, self._roster.member(member))
+        spent = held_of(self._held, self._roster.member(member)) if self._spending else b""
         welcome = Welcome(roster=self._roster.hash, configuration=self._encoded, spent=spent)
         return [self._transmit(member, welcome, round=0), ClientJoined(member=member)]
 

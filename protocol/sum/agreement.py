@@ -31,7 +31,7 @@ from tacit.protocol.core.primitives import (
 )
 from tacit.protocol.core.roster import Members, encode_members, split_records
 from tacit.protocol.sum.messages import AdvertiseKeys
-from tacit.protocol.sum.spending import NOTHING_SPENT, STATEMENT_BYTES, check_statement
+from tacit.protocol.sum.spending import STATEMENT_BYTES, check_size, check_statement
 from tacit.protocol.sum.states import VERSION, SumLabel
 from tacit.secagg.graph import GraphParameters, ring_order
 from tacit.secagg.keystream import Mask, Usage
@@ -81,6 +81,8 @@ class Agreement:
     """Hashes of the roster, the configuration and the model."""
     lineage: bytes = b""
     """Of the roster: what statements of spending are bound to."""
+    spending: bool = False
+    """Whether there are statements of spending, in adverts and beside shares."""
     group_key: bytes = b""
     """Hash of the transcript of the group key that the members use in this round, if they have one."""
     single_vectors: bool = False
@@ -95,6 +97,10 @@ class Agreement:
     @property
     def size(self) -> int:
         return len(self.cohort)
+
+    @property
+    def statement_bytes(self) -> int:
+        return STATEMENT_BYTES if self.spending else 0
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -339,7 +345,7 @@ class Advert:
     mask_key: bytes
     choices: bytes
     signature: bytes
-    spent: bytes = NOTHING_SPENT
+    spent: bytes = b""
 
     @property
     def signed(self) -> bytes:
@@ -368,7 +374,7 @@ def sign_advert(
     channel_key: bytes,
     mask_key: bytes,
     choices: bytes,
-    spent: bytes = NOTHING_SPENT,
+    spent: bytes = b"",
 ) -> Advert:
     """An advert; signed in active mode."""
     advert = Advert(channel_key, mask_key, choices, b"", spent)
@@ -386,20 +392,22 @@ def check_advert(agreement: Agreement, member: int, message: AdvertiseKeys) -> t
     choices = read_choices(agreement, member, advert.choices)
     parts = _signed_parts(agreement, member, advert.signed)
     agreement.check_signature(member, advert.signature, SumLabel.SIGN_ADVERT, *parts)
-    check_statement(advert.spent, agreement.lineage, agreement.signing_keys[member])
+    check_size(advert.spent, spending=agreement.spending)
+    if agreement.spending:
+        check_statement(advert.spent, agreement.lineage, agreement.signing_keys[member])
     return advert, choices
 
 
 def record_bytes(agreement: Agreement) -> int:
     choices = 2 * agreement.parameters.neighbours if agreement.regular and agreement.active else 0
-    return 2 * KEY_BYTES + choices + STATEMENT_BYTES + (SIGNATURE_BYTES if agreement.active else 0)
+    return 2 * KEY_BYTES + choices + agreement.statement_bytes + (SIGNATURE_BYTES if agreement.active else 0)
 
 
 def split_adverts(agreement: Agreement, records: bytes, members: tuple[int, ...]) -> dict[int, Advert]:
     """The adverts of these members, unchecked; refuses any other length."""
     size = record_bytes(agreement)
     spent_end = size - (SIGNATURE_BYTES if agreement.active else 0)
-    choices_end = spent_end - STATEMENT_BYTES
+    choices_end = spent_end - agreement.statement_bytes
     return {
         member: Advert(
             record[:KEY_BYTES],

@@ -60,8 +60,8 @@ from tacit.protocol.sum.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
-from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES, HeldShares, open_packet, read_shares, seal_shares
-from tacit.protocol.sum.spending import NOTHING_SPENT, SpendingSeen
+from tacit.protocol.sum.sharing import BOTH_BYTES, HeldShares, open_packet, packet_bytes, read_shares, seal_shares
+from tacit.protocol.sum.spending import SpendingSeen, seen_in
 from tacit.protocol.sum.states import ClientState, SumLabel, SumTrigger
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 
@@ -109,7 +109,10 @@ class _Masked(Own):
 
 
 class AggregationClient(Participant):
-    """One client in one secure sum. spent: the statement of its spending; known: those of other clients, by name."""
+    """One client in one secure sum.
+
+    spent, known: where there are statements, that of its spending, and those of other clients by name.
+    """
 
     def __init__(
         self,
@@ -118,12 +121,12 @@ class AggregationClient(Participant):
         *,
         signing: SigningKey,
         entropy: Entropy,
-        spent: bytes = NOTHING_SPENT,
+        spent: bytes = b"",
         known: Mapping[str, bytes] | None = None,
     ) -> None:
         table = CLIENT_TABLES["active" if agreement.active else "semi-honest"]
         super().__init__(table, agreement, name, signing=signing, entropy=entropy)
-        self._spent, self._known = spent, known or {}
+        self._spent, self._known = spent or bytes(agreement.statement_bytes), known or {}
         self.masks = 0
         """How many masks its vector got."""
 
@@ -181,16 +184,14 @@ class AggregationClient(Participant):
             secrets=(own.mask_key.private, seed),
             holders={holder: adverts[holder].channel_key for holder in neighbourhood.holders},
             entropy=self._entropy,
-            known={
-                holder: self._known.get(agreement.cohort[holder], NOTHING_SPENT) for holder in neighbourhood.holders
-            },
+            known={agreement.places[name]: said for name, said in self._known.items()},
         )
         seed_commitment = digest(SumLabel.SEED, agreement.context, seed)
         signatures = [
             self._signing.sign(
                 SumLabel.SIGN_SHARES, *packet_signed(agreement, message.digest, owner=me, holder=holder, packet=packet)
             )
-            for holder, packet in split_records(packets, PACKET_BYTES, neighbourhood.holders).items()
+            for holder, packet in split_records(packets, packet_bytes(agreement), neighbourhood.holders).items()
             if agreement.active
         ]
         share_keys = ShareKeys(
@@ -228,7 +229,7 @@ class AggregationClient(Participant):
         owners = decode_members(message.owners, agreement.size)
         if owners != tuple(owner for owner in own.neighbourhood.owners if owner in sharers):
             raise RemoteProtocolError(Code.SHARES, "the shares are not those of the owners whom this client holds for")
-        packets = split_records(message.packets, PACKET_BYTES, owners)
+        packets = split_records(message.packets, packet_bytes(agreement), owners)
         signatures = agreement.split_signatures(message.signatures, owners)
         holding = sum(holder in sharers for holder in own.neighbourhood.holders)
         self._require(holding, "clients shared their secrets and hold this client's shares")
@@ -350,8 +351,7 @@ class AggregationClient(Participant):
         return Step(ClientState.DONE, (self._send(reply), done))
 
     def _seen(self, statements: Iterable[tuple[int, bytes]]) -> tuple[SpendingSeen, ...]:
-        found = tuple((self.agreement.cohort[member], said) for member, said in statements if said != NOTHING_SPENT)
-        return (SpendingSeen(found),) if found else ()
+        return seen_in((self.agreement.cohort[member], said) for member, said in statements)
 
     def _sign(self, label: Label, *parts: bytes) -> bytes:
         """A signature in active mode, nothing otherwise."""

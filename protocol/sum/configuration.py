@@ -165,6 +165,8 @@ class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Who makes the first model, where the clients encrypt it."""
     single_vectors: bool = False
     """Whether the server works with the update of every client, not with their sum alone."""
+    spending: bool = False
+    """Whether a round has a cost for privacy, so that clients state what they have spent of their budgets."""
     ring_bits: Annotated[int, Meta(ge=8, le=64)]
     form: WeightForm
     tensor_sizes: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**40)], ...], Meta(max_length=100_000)]

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final
 from msgspec import Meta
 
 from tacit.protocol.core.messages import LARGEST_COHORT, Bitmap, Hash, Index, Message, Records, Signature, by_type
-from tacit.protocol.sum.spending import Statement
+from tacit.protocol.sum.spending import Spent
 from tacit.protocol.sum.states import Phase
 
 
@@ -21,8 +21,8 @@ class AdvertiseKeys(Message, frozen=True, kw_only=True):
     """X25519 key that pairwise masks derive from; revealed by the others if its owner drops out."""
     choices: Annotated[bytes, Meta(max_length=2 * LARGEST_COHORT)]
     """In an active regular graph the members chosen to hold its shares, uint16 little-endian, rising; else empty."""
-    spent: Statement
-    """What this client has spent of its privacy budget, with this round; zeros if nothing."""
+    spent: Spent
+    """What this client has spent of its privacy budget, with this round; zeros if nothing, empty without `spending`."""
     signature: Signature
 
 
@@ -46,8 +46,8 @@ class ShareKeys(Message, frozen=True, kw_only=True):
     """Hash of the self-mask seed."""
     holders: Bitmap
     packets: Records
-    """Per holder: commitment to the key share (32), to the seed share (32), and sealed (160) both shares and the
-    highest statement of the holder's spending that the sender has."""
+    """Per holder: commitment to the key share (32), to the seed share (32), and sealed (88) both shares; with
+    `spending` also (72 more) the highest statement of the holder's spending that the sender has."""
     signatures: Records
     """64 bytes per packet; empty in semi-honest mode."""
 

@@ -167,6 +167,7 @@ CONFIGURATION_RULES: Final[Mapping[str, Rule]] = {
         _initial_model,
     ),
     "single_vectors": Rule("single_vectors", f"{_DERIVED}; never with secure aggregation", code=Code.LOCAL),
+    "spending": Rule("spending", f"{_DERIVED}; true for a client with a budget", code=Code.LOCAL),
     "ring_bits": Rule("aggregation.ring_bits", "enough for the sum of all clients; 32 without secure aggregation"),
     "form": Rule("form", _DERIVED, code=Code.LOCAL),
     "tensor_sizes": Rule(

@@ -51,16 +51,16 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.sharing import (
     BOTH_BYTES,
-    PACKET_BYTES,
     Returned,
     check_mask_key,
     check_seed,
     is_committed,
     open_secrets,
+    packet_bytes,
     read_shares,
     remove_masks,
 )
-from tacit.protocol.sum.spending import NOTHING_SPENT, SpendingSeen
+from tacit.protocol.sum.spending import seen_in
 from tacit.protocol.sum.states import ServerState, SumLabel
 from tacit.secagg.shamir import SHARE_BYTES
 
@@ -136,10 +136,8 @@ class AggregationServer(Attendance):
             self._begin_phase(advertised, now)
 
         stated = ((agreement.cohort[member], advert.spent) for member, advert in adverts.items())
-        seen = tuple((name, said) for name, said in stated if said != NOTHING_SPENT)
-        reports = (SpendingSeen(seen),) if seen else ()
         return self._next(
-            ServerState.SHARE_KEYS, {member: peer_keys(member) for member in advertised}, commit, *reports
+            ServerState.SHARE_KEYS, {member: peer_keys(member) for member in advertised}, commit, *seen_in(stated)
         )
 
     def on_share_keys(self, heard: Heard[ShareKeys], now: float) -> Step[ServerState]:
@@ -149,10 +147,10 @@ class AggregationServer(Attendance):
         holders = self._neighbourhoods[member].holders
         if decode_members(message.holders, agreement.size) != holders:
             raise RemoteProtocolError(Code.MEMBERS, "it shared its secrets with other holders than its own")
-        check_records(message.packets, PACKET_BYTES, holders)
+        check_records(message.packets, packet_bytes(agreement), holders)
         signatures = agreement.split_signatures(message.signatures, holders)
         if agreement.active:
-            digest, packets = self._adverts_digest, split_records(message.packets, PACKET_BYTES, holders)
+            digest, packets = self._adverts_digest, split_records(message.packets, packet_bytes(agreement), holders)
             signed = [
                 (member, signatures[h], packet_signed(agreement, digest, owner=member, holder=h, packet=packet))
                 for h, packet in packets.items()
@@ -174,7 +172,7 @@ class AggregationServer(Attendance):
         sharing = agreement.sharing_digest(self._adverts_digest, everybody)
         packets = {owner: self._packets[owner] for owner in sharers}
         holders = {owner: self._neighbourhoods[owner].holders for owner in sharers}
-        packets_of, signatures_of = records_by_receiver(packets, holders, PACKET_BYTES), dict[int, bytes]()
+        packets_of, signatures_of = records_by_receiver(packets, holders, packet_bytes(agreement)), dict[int, bytes]()
         if agreement.active:
             signatures = {owner: self._packet_signatures[owner] for owner in sharers}
             signatures_of = records_by_receiver(signatures, holders, SIGNATURE_BYTES)
@@ -427,7 +425,8 @@ class AggregationServer(Attendance):
 
     def _packet(self, owner: int, holder: int) -> bytes:
         place = self._neighbourhoods[owner].holders.index(holder)
-        return self._packets[owner][place * PACKET_BYTES : (place + 1) * PACKET_BYTES]
+        size = packet_bytes(self.agreement)
+        return self._packets[owner][place * size : (place + 1) * size]
 
     def _owners(self, holder: int) -> tuple[int, ...]:
         return tuple(owner for owner in self._neighbourhoods[holder].owners if owner in self._packets)

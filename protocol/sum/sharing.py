@@ -34,7 +34,6 @@ from tacit.protocol.core.primitives import (
 )
 from tacit.protocol.core.roster import split_records
 from tacit.protocol.sum.agreement import Agreement, owner_and_holder, pairwise_mask
-from tacit.protocol.sum.spending import NOTHING_SPENT, STATEMENT_BYTES
 from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.shamir import SHARE_BYTES, reconstruct_each, share
@@ -42,7 +41,13 @@ from tacit.secagg.work import WorkKind, work
 
 COMMITMENTS_BYTES: Final = 2 * KEY_BYTES
 BOTH_BYTES: Final = 2 * SHARE_BYTES
-PACKET_BYTES: Final = COMMITMENTS_BYTES + BOTH_BYTES + STATEMENT_BYTES + TAG_BYTES
+PACKET_BYTES: Final = COMMITMENTS_BYTES + BOTH_BYTES + TAG_BYTES
+"""Of a packet without a statement of spending."""
+
+
+def packet_bytes(agreement: Agreement) -> int:
+    """Bytes of every packet of a sum."""
+    return PACKET_BYTES + agreement.statement_bytes
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,8 @@ def seal_shares(
 ) -> tuple[bytes, dict[int, HeldShares]]:
     """The packets for the holders, in rising order, and what each of them holds.
 
-    secrets: mask key and self-mask seed, 32 bytes each; holders: channel public key by member; known: statements of
-    holders' spending, by member.
+    secrets: mask key and self-mask seed, 32 bytes each; holders: channel public key by member; known: where there
+    are statements, those of holders' spending, by member.
     """
     members = sorted(holders)
     agree_all([(channel, holders[holder]) for holder in members])
@@ -105,7 +110,7 @@ def seal_shares(
             SumLabel.KEY_SHARE, agreement, owner=owner, holder=holder, share=held.key
         ) + commit_share(SumLabel.SEED_SHARE, agreement, owner=owner, holder=holder, share=held.seed)
         key = _channel_key(agreement, adverts_digest, channel, holders[holder], owner=owner, holder=holder)
-        told = (known or {}).get(holder, NOTHING_SPENT)
+        told = (known or {}).get(holder, bytes(agreement.statement_bytes))
         packets.append(commitments + seal(key, both + told, associated=commitments))
         given[holder] = held
     return b"".join(packets), given

@@ -5,6 +5,9 @@ cohort keep its highest statement. Each of them tells it back: the server in its
 the client sealed beside them, under keys that the client has made for this round, so that no earlier answer passes for
 a present one. The highest counts. Nobody can raise it, because it is signed by its client.
 
+Statements travel where the configuration says so (`Configuration.spending`): where a round has a cost. Elsewhere there
+are no bytes in their place.
+
 A statement is bound to the lineage of the roster and to a signing key. Who has other keys or another name than before
 is found by the earlier keys that the roster names (`Member.previous`).
 """
@@ -32,6 +35,8 @@ NOTHING_SPENT: Final = bytes(STATEMENT_BYTES)
 """Of a client without a budget, or of one of whom nothing is known. Nobody signs it."""
 
 Statement = Annotated[bytes, Meta(min_length=STATEMENT_BYTES, max_length=STATEMENT_BYTES)]
+Spent = Annotated[bytes, Meta(max_length=STATEMENT_BYTES)]
+"""In a message: a statement, or nothing where the configuration has none."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,12 @@ class SpendingSeen(Result):
     """Statements that came in a sum, each with the name of its client; a client is also told its own."""
 
     statements: tuple[tuple[str, bytes], ...]
+
+
+def seen_in(statements: Iterable[tuple[str, bytes]]) -> tuple[SpendingSeen, ...]:
+    """The report of statements, each with the name of its client: none where they say nothing."""
+    found = tuple((name, said) for name, said in statements if said not in (b"", NOTHING_SPENT))
+    return (SpendingSeen(found),) if found else ()
 
 
 def state_spending(signing: SigningKey, lineage: bytes, amount: float) -> bytes:
@@ -53,6 +64,12 @@ def amount_of(statement: bytes) -> float:
     """The amount in a statement, or in the bytes in its place."""
     amount: float = _AMOUNT.unpack(statement[: _AMOUNT.size])[0]
     return amount
+
+
+def check_size(statement: bytes, *, spending: bool) -> None:
+    """Refuse (SIGNATURE) a statement where the configuration has none, and none where it has them."""
+    if len(statement) != (size := STATEMENT_BYTES if spending else 0):
+        raise RemoteProtocolError(Code.SIGNATURE, f"a statement of spending has {size} bytes, not {len(statement)}")
 
 
 def check_statement(statement: bytes, lineage: bytes, signing_public: bytes) -> None:

@@ -21,7 +21,6 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
     VectorChunk,
 )
-from tacit.protocol.sum.spending import NOTHING_SPENT
 from tacit.secagg.packing import Packing, Total, WeightForm
 from tacit.simulate.world.world import Streams
 from tests.cases import cases
@@ -59,7 +58,7 @@ def check_the_second_of_two_vectors_is_ignored(active: bool, summed: ExactSum, c
 
 def check_the_second_of_two_adverts_is_ignored(active: bool, summed: ExactSum, cheats: Any) -> None:
     run = memory_sum(CLIENTS, active=active, seed=b"cheats")
-    second = AdvertiseKeys(channel_key=bytes(32), mask_key=bytes(32), choices=b"", spent=NOTHING_SPENT, signature=b"")
+    second = AdvertiseKeys(channel_key=bytes(32), mask_key=bytes(32), choices=b"", spent=b"", signature=b"")
     run.hook = lambda d: [d, replace(d, message=second)] if (d.sender, d.kind) == (CHEAT, "advertise-keys") else [d]
     run.run()
     assert summed(run).survivors == run.agreement.cohort

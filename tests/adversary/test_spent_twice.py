@@ -36,7 +36,7 @@ class Three(Policy, frozen=True):
 def spent_up(*, rounds: int = 3, **given: Any) -> MemoryFederation:
     """A federation in which the victim has spent so much of its budget; its journal has been lost since, or is that of
     a backup that was made before the first round."""
-    one = MemoryFederation(small_configuration(5), 5, rounds=rounds, policies={VICTIM: Three()}, **given)
+    one = MemoryFederation(small_configuration(5, spending=True), 5, rounds=rounds, policies={VICTIM: Three()}, **given)
     one.stated = {VICTIM: 0.0}
     one.run()
     assert len(sent(one)) == rounds
@@ -175,7 +175,7 @@ def test_nobody_else_can_state_what_a_client_has_spent() -> None:
 @pytest.mark.threat("client/lies-about-spending")
 @pytest.mark.parametrize("amount", [-1.0, float("nan"), float("inf"), 2.0])
 def test_an_advert_with_a_statement_that_its_client_has_not_signed_is_refused(amount: float) -> None:
-    one = MemoryFederation(small_configuration(5), 5)
+    one = MemoryFederation(small_configuration(5, spending=True), 5)
     signed = state_spending(one.signing[VICTIM], one.roster.lineage, amount)
     forged = signed if amount != 2.0 else signed[:-1] + bytes([signed[-1] ^ 1])
 
@@ -191,8 +191,57 @@ def test_an_advert_with_a_statement_that_its_client_has_not_signed_is_refused(am
 
 
 @pytest.mark.threat("client/lies-about-spending")
+@pytest.mark.parametrize("spending", [False, True])
+def test_an_advert_with_a_statement_where_there_is_none_or_without_is_refused(*, spending: bool) -> None:
+    """The signature over the advert is no obstacle: it is the client's own, and here there is none."""
+    one = MemoryFederation(small_configuration(5, mode="semi-honest", spending=spending), 5)
+    other = b"" if spending else NOTHING_SPENT
+
+    def lying(parcel: Any) -> list[Any]:
+        if parcel.sender != VICTIM or parcel.packet.kind is not AdvertiseKeys:
+            return [parcel]
+        return [one.forge(VICTIM, SERVER, replace(parcel.message, spent=other), round=1)]
+
+    one.hook = lying
+    one.run()
+    (done,) = one.outcome(RoundDone)
+    assert [(dropped.member, dropped.code) for dropped in done.dropped] == [(VICTIM, Code.SIGNATURE)]
+
+
+@pytest.mark.threat("server/forgets-spending")
+def test_a_client_with_a_budget_refuses_a_configuration_without_statements() -> None:
+    one = MemoryFederation(small_configuration(5), 5, policies={VICTIM: Three()})
+    one.stated = {VICTIM: 0.0}
+    one.run()
+    ended = one.ended(VICTIM)
+    assert ended is not None
+    assert ended.code is Code.POLICY
+    assert "spending = False" in ended.detail
+    assert not sent(one)
+    assert not one.journals[VICTIM]
+
+
+@pytest.mark.threat("server/forgets-spending")
+@pytest.mark.parametrize("spending", [False, True])
+def test_a_welcome_has_a_statement_where_the_configuration_says_so(*, spending: bool) -> None:
+    one = MemoryFederation(small_configuration(5, spending=spending), 5)
+
+    def lying(parcel: Any) -> list[Any]:
+        if parcel.receiver != VICTIM or parcel.packet.kind is not Welcome:
+            return [parcel]
+        return [one.forge(SERVER, VICTIM, replace(parcel.message, spent=b"" if spending else NOTHING_SPENT), round=0)]
+
+    one.hook = lying
+    one.run()
+    ended = one.ended(VICTIM)
+    assert ended is not None
+    assert ended.code is Code.SIGNATURE
+    assert not sent(one)
+
+
+@pytest.mark.threat("client/lies-about-spending")
 def test_the_highest_statement_that_is_its_own_counts() -> None:
-    one = MemoryFederation(small_configuration(5), 5)
+    one = MemoryFederation(small_configuration(5, spending=True), 5)
     key, member, lineage = one.signing[VICTIM], one.roster.member(VICTIM), one.roster.lineage
     said = [state_spending(key, lineage, amount) for amount in (1.0, 3.0, 2.0)]
     nonsense = [NOTHING_SPENT, b"\xff" * len(NOTHING_SPENT), said[1][:8] + said[0][8:]]

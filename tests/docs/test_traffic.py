@@ -27,6 +27,7 @@ from tests.world.sums import MemorySum, memory_sum
 CASES = {
     "active": {"clients": 5, "active": True},
     "semi-honest": {"clients": 5, "active": False},
+    "statements": {"clients": 5, "active": True, "spending": True},
     "several chunks": {"clients": 3, "active": True, "length": 600_000},
     "ring": {"clients": 24, "active": False, "parameters": GraphParameters(neighbours=8, threshold=4)},
     "chosen": {"clients": 24, "active": True, "parameters": GraphParameters(neighbours=8, threshold=6)},

@@ -24,7 +24,6 @@ from tacit.protocol.session.client_session import ServerLink
 from tacit.protocol.session.messages import Hello, Welcome
 from tacit.protocol.session.server_session import Presence
 from tacit.protocol.session.states import TrainingState
-from tacit.protocol.sum.spending import NOTHING_SPENT
 
 CLIENT, SERVER = "client", "server"
 SESSION: Final = bytes(range(32))
@@ -202,7 +201,7 @@ class LinkWorld:
         said, of_client, of_server = list[Transmit](), *state.heard
         if packet is not None and packet.kind is Hello:
             server.join(CLIENT, 0.0)
-            welcome = Welcome(roster=bytes(32), configuration=b"", spent=NOTHING_SPENT)
+            welcome = Welcome(roster=bytes(32), configuration=b"", spent=b"")
             said = [server.transmit(CLIENT, welcome, round=0)]
             of_client, of_server = 0, 0
         elif packet is not None and packet.kind is Resume:

@@ -29,7 +29,6 @@ from tacit.protocol.sum.agreement import Advert, Agreement, adverts_digest
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares, ShareKeys, UnmaskRequest
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.protocol.sum.spending import NOTHING_SPENT
 from tacit.protocol.sum.states import VERSION, ClientState, SumLabel
 from tests.exploration.machines import fingerprint
 from tests.exploration.session import MODEL, SERVER, Clients, Entered, Event, Gave, Host, waits_forever
@@ -85,7 +84,7 @@ class SessionLyingWorld:
 
     def _welcome(self) -> Welcome:
         roster, configuration = self.clients.roster, self.clients.configuration
-        return Welcome(roster=roster.hash, configuration=encode_structure(configuration), spent=NOTHING_SPENT)
+        return Welcome(roster=roster.hash, configuration=encode_structure(configuration), spent=b"")
 
     def _completes(self, host: Host) -> bool:
         """Whether from here a server that keeps the rules has a round with this client, to its end."""

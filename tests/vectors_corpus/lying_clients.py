@@ -109,6 +109,10 @@ FAULTS: Final[dict[str, Fault]] = {
     "keys_bad_signature": Fault(
         "A signature that does not verify.", "SIGNATURE", "advertise-keys", fields(signature=first_bit)
     ),
+    "keys_bad_statement": Fault(
+        "A statement of spending, which the configuration has not.", "SIGNATURE", "advertise-keys",
+        advertising(spent=lambda spoilt, message: bytes(72)),
+    ),
     "keys_bad_mode": Fault(
         "A signature in semi-honest mode.", "SIGNATURE", "advertise-keys", fields(signature=to(bytes(64))),
         of="semi-honest",

@@ -337,6 +337,7 @@ def session_spending() -> Play:
             "client-2": {"held": said(5.0)},
             "client-0": {"spent": 0.5},
         },
+        spending=True,
     )
     hold_round(play, 1)
     play.act(SERVER, "next_round", model=MODEL)

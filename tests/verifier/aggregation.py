@@ -8,6 +8,7 @@ from typing import Any
 from constants import (
     ADVERTS,
     CHUNK_BYTES,
+    PACKET_BYTES,
     PAIRWISE_SEED,
     RING_SEED,
     ROUND,
@@ -48,6 +49,7 @@ class Terms:
     phase_seconds: float
     fewest_survivors: int
     lineage: bytes = b""
+    spending: bool = False
     group_key: bytes = b""
     groups: tuple[tuple[int, ...], ...] = ()
     plain: PlainPacking | None = None
@@ -117,8 +119,16 @@ class Terms:
         return [self.cohort[member] for member in sorted(members)]
 
     @property
+    def statement_bytes(self) -> int:
+        return STATEMENT_BYTES if self.spending else 0
+
+    @property
+    def packet_bytes(self) -> int:
+        return PACKET_BYTES + self.statement_bytes
+
+    @property
     def record_bytes(self) -> int:
-        return 64 + (2 * self.neighbours if self.chosen else 0) + STATEMENT_BYTES + (64 if self.active else 0)
+        return 64 + (2 * self.neighbours if self.chosen else 0) + self.statement_bytes + (64 if self.active else 0)
 
     def check_signature(self, member: int, signature: bytes, label: bytes, *parts: bytes) -> None:
         """In semi-honest mode the field must be empty."""
@@ -162,11 +172,10 @@ class Advert:
     signature: bytes
 
     @classmethod
-    def cut(cls, record: bytes, signed: int) -> "Advert":
-        """A record with a signature of so many bytes."""
-        end = len(record) - signed
-        choices, spent = record[64 : end - STATEMENT_BYTES], record[end - STATEMENT_BYTES : end]
-        return cls(record[:32], record[32:64], choices, spent, record[end:])
+    def cut(cls, record: bytes, terms: Terms) -> "Advert":
+        end = len(record) - terms.signature_bytes
+        middle = end - terms.statement_bytes
+        return cls(record[:32], record[32:64], record[64:middle], record[middle:end], record[end:])
 
     @property
     def record(self) -> bytes:
@@ -179,7 +188,9 @@ class Advert:
     def check_signature(self, terms: Terms, member: int) -> None:
         signed = self.channel_key + self.mask_key + self.choices + self.spent
         terms.check_signature(member, self.signature, SIGN_ADVERT, terms.context, u16(member), signed)
-        check_statement(self.spent, terms.lineage, terms.signing_keys[member])
+        require(len(self.spent) == terms.statement_bytes, "SIGNATURE")
+        if terms.spending:
+            check_statement(self.spent, terms.lineage, terms.signing_keys[member])
 
 
 def amount_of(statement: bytes) -> float:

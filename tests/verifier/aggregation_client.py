@@ -18,7 +18,6 @@ from aggregation import (
 )
 from constants import (
     KEY_SHARE,
-    PACKET_BYTES,
     PAIRWISE_MASK,
     SEED,
     SEED_SHARE,
@@ -30,7 +29,6 @@ from constants import (
     SIGN_COMPLAINT,
     SIGN_SHARES,
     SIGN_SURVIVORS,
-    STATEMENT_BYTES,
     WINDOW,
     Refused,
     require,
@@ -62,7 +60,7 @@ class AggregationClient:
         draw: Callable[[], bytes],
         send: Callable[..., None],
         report: Callable[[dict[str, Any]], None],
-        spent: bytes = bytes(STATEMENT_BYTES),
+        spent: bytes = b"",
         known: dict[str, bytes] | None = None,
     ) -> None:
         self.spent, self.known = spent, known or {}
@@ -164,13 +162,14 @@ class AggregationClient:
         require(included == mine.known, "MEMBERS")
         require(len(mine.holders) >= terms.threshold, "THRESHOLD")
         self.adverts, self.adverts_digest, self.advertised, self.mine = adverts, body["digest"], advertised, mine
-        self.stated = {terms.cohort[member]: advert.spent for member, advert in adverts.items() if member != self.me}
+        others = {terms.cohort[member]: advert.spent for member, advert in adverts.items() if member != self.me}
+        self.stated = others if terms.spending else {}
         self.share_keys(mine)
         self.learn()
         self.go_to("AWAIT_PEER_SHARES", now + 2 * terms.phase_seconds)
 
     def cut(self, record: bytes) -> Advert:
-        return Advert.cut(record, self.terms.signature_bytes)
+        return Advert.cut(record, self.terms)
 
     def channel(self, owner: int, holder: int) -> bytes:
         other = holder if owner == self.me else owner
@@ -187,7 +186,7 @@ class AggregationClient:
         for holder, (key_share, seed_share) in zip(mine.holders, shares, strict=True):
             commitments = share_commitment(terms, KEY_SHARE, me, holder, key_share)
             commitments += share_commitment(terms, SEED_SHARE, me, holder, seed_share)
-            told = self.known.get(terms.cohort[holder], bytes(STATEMENT_BYTES))
+            told = self.known[terms.cohort[holder]] if terms.spending else b""
             packet = commitments + seal(self.channel(me, holder), key_share + seed_share + told, commitments)
             packets += packet
             signatures += self.signature(SIGN_SHARES, *signed_packet(terms, self.adverts_digest, me, holder, packet))
@@ -203,7 +202,7 @@ class AggregationClient:
         require(me in sharers and set(sharers) <= set(self.advertised), "MEMBERS")
         owners = read_members(body["owners"], terms.size)
         require(owners == [owner for owner in self.mine.owners if owner in sharers], "SHARES")
-        packets = cut_records(body["packets"], PACKET_BYTES, owners)
+        packets = cut_records(body["packets"], terms.packet_bytes, owners)
         signatures = terms.cut_signatures(body["signatures"], owners)
         require(len(set(self.mine.holders) & set(sharers)) >= terms.threshold, "THRESHOLD")
         self.held: dict[int, tuple[bytes, bytes]] = {}
@@ -244,7 +243,8 @@ class AggregationClient:
         commitments, sealed = packet[:64], packet[64:]
         opened = unseal(self.channel(owner, self.me), sealed, commitments)
         shares = self.read_shares(owner, commitments, opened[: 2 * SHARE_BYTES])
-        self.told.append(opened[2 * SHARE_BYTES :])
+        if self.terms.spending:
+            self.told.append(opened[2 * SHARE_BYTES :])
         return shares
 
     def read_shares(self, owner: int, commitments: bytes, shares: bytes) -> tuple[bytes, bytes]:

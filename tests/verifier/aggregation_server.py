@@ -18,7 +18,6 @@ from aggregation import (
 from aggregation_client import share_commitment
 from constants import (
     KEY_SHARE,
-    PACKET_BYTES,
     PAIRWISE_MASK,
     SEED,
     SEED_SHARE,
@@ -221,14 +220,15 @@ class AggregationServer:
                 included=terms.bitmap(known),
                 adverts=b"".join(self.adverts[other].record for other in known),
             )
-        self.stated = {terms.cohort[member]: self.adverts[member].spent for member in self.advertised}
+        spent = {terms.cohort[member]: self.adverts[member].spent for member in self.advertised}
+        self.stated = spent if terms.spending else {}
         self.open_phase("SHARE_KEYS", self.advertised, now)
 
     def on_share_keys(self, member: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         terms = self.terms
         holders = read_members(body["holders"], terms.size)
         require(holders == self.hoods[member].holders, "MEMBERS")
-        packets = cut_records(body["packets"], PACKET_BYTES, holders)
+        packets = cut_records(body["packets"], terms.packet_bytes, holders)
         signatures = terms.cut_signatures(body["signatures"], holders)
         for holder, packet in packets.items():
             parts = signed_packet(terms, self.adverts_digest, member, holder, packet)

@@ -22,7 +22,7 @@ NUMBER = Integer(0, 2**31)
 NAME = Text(64)
 HASH = Binary(32, 32)
 SIGNATURE = Binary(64)
-STATEMENT = Binary(STATEMENT_BYTES, STATEMENT_BYTES)
+STATEMENT = Binary(STATEMENT_BYTES)
 BITMAP = Binary(LARGEST_COHORT // 8)
 LARGE = Binary(BODY_LIMIT)
 STATE = Map(type=choice("float32", "uint64"), count=Integer(0, 2**40))
@@ -100,6 +100,7 @@ CONFIGURATION = Map(
     encrypted=Boolean(),
     initial_model=choice("clients", "server"),
     single_vectors=Boolean(),
+    spending=Boolean(),
     ring_bits=Integer(8, 64),
     form=choice("scalar", "tensor", "coordinate", "words"),
     tensor_sizes=Array(100000, Integer(1, 2**40)),

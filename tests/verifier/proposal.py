@@ -135,6 +135,7 @@ def terms_of(
         length=packing.length,
         roster=roster.hash,
         lineage=roster.lineage,
+        spending=found["spending"],
         configuration=configuration_hash(encoded),
         model=model,
         train_seconds=found["train_seconds"],

@@ -225,7 +225,8 @@ class SessionClient:
 
     def learn_at_first(self, told: bytes) -> None:
         """docs/spec/session.md, *Spending*; the policies of transcripts have no budget."""
-        witnessed = highest([told], self.roster.lineage, self.roster.all_keys[self.name])
+        require(len(told) == (STATEMENT_BYTES if self.configuration["spending"] else 0), "SIGNATURE")
+        witnessed = highest([told] if told else [], self.roster.lineage, self.roster.all_keys[self.name])
         spent = max(self.spent, witnessed, self.stated or 0.0)
         if spent != self.spent or (not self.knows and self.stated is not None):
             self.knows = True
@@ -356,7 +357,7 @@ class SessionClient:
             self.draw,
             lambda kind, body, raw: self.send(kind, self.round, body, raw),
             self.on_sum_event,
-            state_spending(self.signing_private, self.roster.lineage, self.spent),
+            state_spending(self.signing_private, self.roster.lineage, self.spent) if self.terms.spending else b"",
             {name: held_of(self.others, self.roster.all_keys[name]) for name in self.terms.cohort},
         )
         self.sum.learn = self.learn

@@ -195,7 +195,7 @@ class SessionServer:
         if self.state == "GATHERING" and self.waits_for_enough and self.suffices(self.there()):
             self.waits_for_enough, self.own_deadline = False, now + self.grace
         self.keep_statements()
-        spent = held_of(self.held, self.roster.all_keys[name])
+        spent = held_of(self.held, self.roster.all_keys[name]) if self.configuration["spending"] else b""
         self.send(name, "welcome", 0, {"roster": self.roster.hash, "configuration": self.encoded, "spent": spent})
         self.report({"event": "client-joined", "member": name})
 

@@ -93,6 +93,7 @@ def memory_sum(
     parameters: GraphParameters | None = None,
     round: int = 0,
     secure: bool = True,
+    spending: bool = False,
     fewest_survivors: int = 0,
     groups: tuple[tuple[int, ...], ...] = (),
 ) -> MemorySum:
@@ -123,6 +124,7 @@ def memory_sum(
         fewest_survivors=fewest_survivors,
         groups=groups,
         plain=plain,
+        spending=spending,
         ring=ring,
         length=length,
         roster=sha256(b"roster").digest(),

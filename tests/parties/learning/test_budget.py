@@ -8,7 +8,7 @@ from dp_accounting import get_epsilon_gaussian
 
 from tacit.models.configuration import Architecture, TrainingConfiguration
 from tacit.parties.learning.policy import ClientPolicy, ProposedTask
-from tacit.parties.learning.task import Task
+from tacit.parties.learning.task import Task, configure
 from tacit.parties.protections.gaussian_noise import GaussianNoise, affordable, cost_of
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Noise
@@ -55,6 +55,7 @@ def test_a_client_with_a_budget_wants_noise_that_counts(protection: Any, accepte
     complaints = [field for field, _, _ in ClientPolicy(largest_epsilon=8.0).task_complaints(proposed)]
     assert complaints == ([] if accepted else ["protection.scheme"])
     assert list(ClientPolicy().task_complaints(proposed)) == []
+    assert configure(small_configuration(5), work, work.build()).spending is accepted
 
 
 class Three(Policy, frozen=True):
@@ -72,7 +73,7 @@ CLIENT = "client-0"
 
 
 def federation(rounds: int) -> MemoryFederation:
-    one = MemoryFederation(small_configuration(5), 5, rounds=rounds, policies={CLIENT: Three()})
+    one = MemoryFederation(small_configuration(5, spending=True), 5, rounds=rounds, policies={CLIENT: Three()})
     one.stated = {CLIENT: 0.0}
     return one
 

@@ -19,7 +19,6 @@ from tacit.protocol.session.messages import (
 from tacit.protocol.session.rounds import Accepted, RoundOver, Train
 from tacit.protocol.session.states import OUTSIDE_ROUNDS, TrainingState
 from tacit.protocol.sum.messages import FetchVector, PeerComplaints, PeerKeys, PeerShares, Survivors, UnmaskRequest
-from tacit.protocol.sum.spending import NOTHING_SPENT
 from tacit.protocol.sum.states import SumLabel
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel
@@ -80,9 +79,7 @@ def federation_in(situation: str) -> MemoryFederation:
 def said(federation: MemoryFederation, kind: type[Message], plain_message: Callable) -> Message:
     """A well-formed message of this type, which the client accepts where it expects one and may know what it holds."""
     examples: tuple[Message, ...] = (
-        Welcome(
-            roster=federation.roster.hash, configuration=encode_structure(federation.configuration), spent=NOTHING_SPENT
-        ),
+        Welcome(roster=federation.roster.hash, configuration=encode_structure(federation.configuration), spent=b""),
         StartRound(cohort=b"\x07", model=announce(federation.model, SumLabel.MODEL)),
         EndRound(code=Code.THRESHOLD, detail="too few"),
         Abort(code=Code.KEYS, detail="because", culprit=""),

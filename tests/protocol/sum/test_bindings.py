@@ -27,7 +27,6 @@ from tacit.protocol.sum.sharing import (
     open_packet,
     seal_shares,
 )
-from tacit.protocol.sum.spending import NOTHING_SPENT
 from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.shamir import SHARE_BYTES
 from tacit.simulate.world.world import Streams
@@ -64,7 +63,7 @@ def opened(packet: bytes, **changes: Any) -> sharing.HeldShares:
 
 def test_a_packet_opens_for_its_holder() -> None:
     held, told = opened(sealed_packet())
-    assert told == NOTHING_SPENT
+    assert told == b""
     assert (len(held.key), len(held.seed)) == (SHARE_BYTES, SHARE_BYTES)
     assert held.key != held.seed
     assert repr(held) == "HeldShares(<secret>)"

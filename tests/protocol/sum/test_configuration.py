@@ -216,6 +216,7 @@ def test_the_hash_depends_on_every_field() -> None:
         "metrics": ("loss",), "layout": bytes(31) + b"x", "task": b"x", "train_seconds": 99.0, "phase_seconds":
         9.0, "group_key": True, "rekey_every": 3, "initial_model": "clients",
         "state": StateLayout(type="uint64", count=10), "encrypted": True,
+        "spending": True,
         "fixed": Blob(digest=bytes(31) + b"x", size=4),
     }  # fmt: skip
     assert {*other, "single_vectors"} == set(Configuration.__struct_fields__)

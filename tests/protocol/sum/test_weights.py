@@ -1,6 +1,7 @@
 """From values and weights to the decoded sum, with a dropout; the same transcript from the same entropy."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,8 @@ def test_the_same_entropy_gives_the_same_transcript(kind: str) -> None:
 
 
 def test_records_have_one_size_and_those_of_a_chosen_graph_hold_the_choices() -> None:
-    assert [record_bytes(memory_sum(5, active=active).agreement) for active in (True, False)] == [200, 136]
+    agreements = [memory_sum(5, active=active).agreement for active in (True, False)]
+    assert [record_bytes(agreement) for agreement in agreements] == [128, 64]
+    assert [record_bytes(replace(agreement, spending=True)) for agreement in agreements] == [200, 136]
     chosen = [memory_sum(10, active=active, parameters=FOUR).agreement for active in (True, False)]
-    assert [record_bytes(agreement) for agreement in chosen] == [64 + 2 * 4 + 72 + 64, 64 + 72]
+    assert [record_bytes(agreement) for agreement in chosen] == [64 + 2 * 4 + 64, 64]
