@@ -4,10 +4,11 @@ Every party holds the same roster, received over a channel that it trusts and ne
 every signature and every mask seed. The order of the members gives every client its index. Encodings are in
 docs/spec/encoding.md; why a sum has whole groups, in docs/spec/security.md.
 
-A party accepts a later version of its operator and lineage, however many lie between, if the server and its keys stay,
-every member that stays keeps its role, clients are in groups or in none as before, and nobody moves from one group to
-another: a group stays as it is, or is retired, and its remaining clients wait for a new one. A member with another key
-changes its group too; about that its clients ask their owners (protocol/session/client_session.py).
+A party accepts a later version of its operator and lineage, however many lie between, if the server keeps its name,
+every member that stays keeps its role and names all keys that it had, clients are in groups or in none as before, and
+nobody moves from one group to another: a group stays as it is, or is retired, and its remaining clients wait for a new
+one. A member with another key changes its group too; about that its clients ask their owners
+(protocol/session/client_session.py).
 """
 
 from __future__ import annotations
@@ -415,11 +416,12 @@ class NoLongerMemberError(RemoteProtocolError):
     """A later version of the roster is without this party, or has other keys of it."""
 
 
-def check_later(held: Roster, offered: Roster, own: str) -> Difference:
-    """What a party of this name takes up. Refuses (ROSTER) what is no later version for it, and (MEMBERS) what breaks
-    the rules; NoLongerMemberError, which is one of the former, where its operator has ended its part."""
+def check_version(held: Roster, offered: Roster) -> None:
+    """Refuse (ROSTER) what is no later version of this roster."""
     if not held.operator:
-        raise _refused(f"this party holds a roster without an operator, which has no versions: give {own} the new one")
+        raise _refused(
+            "this party holds a roster without an operator, which has no versions: give everybody the new one"
+        )
     if offered.operator != held.operator:
         raise _refused("another operator has signed it")
     if offered.lineage != held.lineage:
@@ -433,6 +435,12 @@ def check_later(held: Roster, offered: Roster, own: str) -> Difference:
             f"it is {'another' if same else 'the older'} version {offered.version}; this party holds version "
             f"{held.version}: {'its operator has made two' if same else 'give the server the newer one'}"
         )
+
+
+def check_later(held: Roster, offered: Roster, own: str) -> Difference:
+    """What a party of this name takes up. Refuses (ROSTER) what is no later version for it, and (MEMBERS) what breaks
+    the rules; NoLongerMemberError, which is one of the former, where its operator has ended its part."""
+    check_version(held, offered)
     mine = {member.name: member for member in offered.members}.get(own)
     if mine is None:
         raise _refused(
@@ -450,8 +458,8 @@ def check_later(held: Roster, offered: Roster, own: str) -> Difference:
 
 def check_rules(held: Roster, offered: Roster) -> None:
     """Refuse (MEMBERS) what no operator may change while a federation goes on."""
-    if offered.server != held.server:
-        raise _broken(f"the server {held.server.name!r} is another one, or has other keys")
+    if offered.server.name != held.server.name:
+        raise _broken(f"the server was {held.server.name!r}, and is {offered.server.name!r}: it keeps its name")
     roles = {member.name: member.role for member in held.members}
     for member in offered.members:
         if roles.get(member.name, member.role) != member.role:
@@ -460,6 +468,8 @@ def check_rules(held: Roster, offered: Roster) -> None:
     heirs = {key: member for member in offered.members for key in member.signing_keys}
     for former in held.members:
         heir = heirs.get(former.signing_public) or names.get(former.name)
+        # Whoever else names the server's keys is not it.
+        heir = offered.server if former is held.server else heir
         if heir is not None and heir.signing_keys[: len(former.signing_keys)] != former.signing_keys:
             raise _broken(f"{heir.name!r} has other keys, and not all that it had before are named in it")
     if held.clients and bool(held.groups) != bool(offered.groups):

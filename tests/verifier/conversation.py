@@ -43,11 +43,11 @@ class Roster:
         require(found.lineage == self.lineage, "ROSTER")
         require(found.version > self.version and name in after, "ROSTER")
         require(not rotated(before[name], after[name]), "ROSTER")
-        require(found.server == self.server and not rotated(before[self.server], after[self.server]), "MEMBERS")
+        require(found.server == self.server, "MEMBERS")
         require(all(after[other]["role"] == before[other]["role"] for other in before if other in after), "MEMBERS")
         for other, keys in self.all_keys.items():
             heirs = [name for name, later in found.all_keys.items() if keys[-1] in later]
-            heirs = heirs or [name for name in found.all_keys if name == other]
+            heirs = [other] if other == self.server else heirs or [name for name in found.all_keys if name == other]
             require(all(found.all_keys[heir][: len(keys)] == keys for heir in heirs), "MEMBERS")
         require(not self.clients or bool(self.group_numbers) == bool(found.group_numbers), "MEMBERS")
         for other in self.group_numbers:

@@ -36,6 +36,10 @@ def roster(*members: Member, version: int = 1, operator: SigningKey = OPERATOR, 
     return Roster.signed((SERVER, *members), version=version, operator=operator, lineage=lineage)
 
 
+def signed(*members: Member, version: int) -> Roster:
+    return Roster.signed(members, version=version, operator=OPERATOR, lineage=LINEAGE)
+
+
 HELD = roster(member("a"), member("b"), member("d", "dealer"), version=3)
 
 
@@ -85,7 +89,8 @@ def test_what_is_no_later_version_for_a_party() -> None:
 
 
 BROKEN = {
-    "the server's keys": (SERVER.name, {"curve_public": bytes([200]) * 32}),
+    "the server's name": (SERVER.name, {"name": "other"}),
+    "the server's keys, and it names none before": (SERVER.name, {"signing_public": bytes([200]) * 32}),
     "a role": ("d", {"role": "client"}),
     "groups where there were none": ("b", {"group": 1}),
 }
@@ -96,6 +101,17 @@ def test_what_nobody_changes(change: str) -> None:
     name, fields = BROKEN[change]
     members = tuple(replace(one, **fields) if one.name == name else one for one in HELD.members)
     assert refusal(HELD, Roster.signed(members, version=4, operator=OPERATOR, lineage=LINEAGE))[0] is Code.MEMBERS
+
+
+def test_a_server_with_other_keys_names_those_before() -> None:
+    other = replace(SERVER, curve_public=bytes([200]) * 32, signing_public=bytes([201]) * 32)
+    named = replace(other, previous=(SERVER.signing_public,))
+    members = HELD.members[1:]
+    assert check_later(HELD, offered := signed(named, *members, version=4), "a").rotated == (SERVER.name,)
+    # Another member that names them is not the server, and once rotated they never come back.
+    thief = replace(member("e"), previous=(SERVER.signing_public,))
+    assert refusal(HELD, signed(other, *members, thief, version=4))[0] is Code.MEMBERS
+    assert refusal(offered, signed(SERVER, *members, version=5))[0] is Code.MEMBERS
 
 
 GONE = -1
