@@ -358,6 +358,7 @@ class _Sessions:
             keep_roster=self._keep_roster,
         )
         self._roster_file = Path(file.roster)
+        self._keep_taken = party.folder.keep_roster
         self._source = source
         self._data = file.data.factory
         self._log = log
@@ -401,6 +402,7 @@ class _Sessions:
             await asyncio.sleep(pause)
 
     def _keep_roster(self, roster: Roster) -> None:
+        self._keep_taken(roster)
         write_roster(roster, self._roster_file, replace=True)
         self._job = replace(self._job, roster=roster)
 

@@ -48,8 +48,9 @@ from tacit.parties.session.events import (
     WorkMeasured,
 )
 from tacit.parties.session.journal import JournalError
+from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.roster import Role, Roster
+from tacit.protocol.core.roster import Role, Roster, check_rules, check_version
 
 
 def available_memory() -> int | None:
@@ -148,6 +149,26 @@ class PartyFolder:
 
     def log(self, party: str) -> Path:
         return self.path / "logs" / f"{party}.log"
+
+    def check_roster(self, roster: Roster) -> None:
+        """Refuse a roster that is no later version of the last one that this party took up. ValueError."""
+        path = self._taken(roster)
+        if not roster.operator or not path.exists() or (held := read_roster(path)).hash == roster.hash:
+            return
+        try:
+            check_version(held, roster)
+            check_rules(held, roster)
+        except RemoteProtocolError as error:
+            raise ValueError(f"{error.detail} (the last that it took up is {path})") from None
+
+    def keep_roster(self, roster: Roster) -> None:
+        """Keep a roster that the party takes up: none but later versions of it are accepted from now on. OSError."""
+        if roster.operator:
+            self._taken(roster).parent.mkdir(parents=True, exist_ok=True)
+            write_roster(roster, self._taken(roster), replace=True)
+
+    def _taken(self, roster: Roster) -> Path:
+        return self._own / "rosters" / f"{roster.lineage.hex()}.toml"
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -419,6 +440,7 @@ def open_party(kind: type[Kind], path: Path) -> OpenedParty[Kind]:
     check_own(roster, keys, file.enrolled, where=file.roster)
     folder = PartyFolder(Path(file.directory))
     folder.check()
+    folder.check_roster(roster)
     return OpenedParty(file, keys, roster, folder)
 
 
@@ -461,15 +483,19 @@ def begin_folder(folder: Path, name: str, role: Role, *, address: str, images: s
 
 
 def take_roster(file: PartyFile, given: str) -> None:
-    """Put the roster of `given_roster` where the party has its own; ValueError if another one is there, or if the party
-    is not in it. Raises as `open_party` does."""
+    """Put the roster of `given_roster` where the party has its own; ValueError if one is there of which it is no later
+    version, or if the party is not in it. Raises as `open_party` does."""
     roster, path = given_roster(given), Path(file.roster)
     check_own(roster, load(Path(file.key)), file.enrolled, where="the roster that is given")
     if path.exists() and (held := read_roster(path)).hash != roster.hash:
-        raise ValueError(
-            f"{path}: another roster is there already, with the fingerprint {held.fingerprint}: leave out --roster to "
-            "go on with it, or move it away"
-        )
+        try:
+            check_version(held, roster)
+            check_rules(held, roster)
+        except RemoteProtocolError as error:
+            raise ValueError(
+                f"{path}: another roster is there already, with the fingerprint {held.fingerprint}: leave out --roster "
+                f"to go on with it, or move it away ({error.detail})"
+            ) from None
     write_roster(roster, path, replace=True)
 
 
@@ -480,6 +506,7 @@ def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Tel
     file: PartyFile = party.file
     party.folder.make()
     with party.folder.held(), logging_to(party.folder.log(party.name), file.log) as log:
+        party.folder.keep_roster(party.roster)
         state, turn = StatusFile(party.folder.status, status), threading.Lock()
 
         def tell(event: Event) -> None:

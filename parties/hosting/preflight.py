@@ -400,6 +400,7 @@ def check_roster_file(file: PartyFile, keys: PartyKeys) -> tuple[str, Roster]:
     """The roster has this party with these keys and this role; for private inference it has one dealer."""
     roster = read_roster(Path(file.roster))
     check_own(roster, keys, file.enrolled, where=file.roster)
+    PartyFolder(Path(file.directory)).check_roster(roster)
     if not isinstance(file, ServerFile | ClientFile):
         _ = roster.dealer
     groups = f" in {len(roster.groups)} groups" if roster.groups else ""

@@ -73,7 +73,7 @@ from tacit.parties.session.task import UnusableSumError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.events import Event
 from tacit.protocol.core.machine import Ended
-from tacit.protocol.core.roster import Roster, check_later
+from tacit.protocol.core.roster import Roster, check_rules, check_version
 from tacit.protocol.session.events import GatheringStarted
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server import TrainingServer
@@ -82,12 +82,13 @@ from tacit.secagg.packing import Total
 
 
 class RosterWatch:
-    """Whose roster file may change while it runs. fits: raises ValueError for a roster that its work cannot do with."""
+    """Whose roster file may change while it runs. fits: raises ValueError for a roster that its work cannot do with;
+    keep: called with each that is taken up."""
 
-    def __init__(self, path: Path, own: str, fits: Callable[[Roster], None], tell: Tell) -> None:
+    def __init__(self, path: Path, fits: Callable[[Roster], None], keep: Callable[[Roster], None], tell: Tell) -> None:
         self._path = path
-        self._own = own
         self._fits = fits
+        self._keep = keep
         self._tell = tell
         self._seen: tuple[int, int, int] | None = None
         """What the file looked like when it was read."""
@@ -107,12 +108,14 @@ class RosterWatch:
             found = read_roster(self._path)
             if found.hash == held.hash:
                 return None
-            check_later(held, found, self._own)
+            check_version(held, found)
+            check_rules(held, found)
             self._fits(found)
         except (RosterFileError, RemoteProtocolError, ValueError) as error:
             detail = error.detail if isinstance(error, RemoteProtocolError) else str(error)
             self._tell(RosterRefused(reason=detail))
             return None
+        self._keep(found)
         return found
 
 
@@ -637,7 +640,8 @@ async def run_server(party: OpenedParty[ServerFile], *, show: Tell, hooks: Serve
 async def _hold_rounds(party: OpenedParty[ServerFile], hosted: HostedRun, tell: Tell, hooks: ServerHooks) -> Ended:
     """Hold the rounds that are left; return how the session ended."""
     chosen, run = hosted.experiment, hosted.run
-    watch = RosterWatch(Path(party.file.roster), party.name, partial(check_changed, chosen), tell)
+    fits = partial(check_changed, chosen)
+    watch = RosterWatch(Path(party.file.roster), fits, party.folder.keep_roster, tell)
     tell(
         RunOpened(
             directory=str(run.path),

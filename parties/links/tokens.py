@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+from collections.abc import Collection
 from enum import Enum
 from hmac import compare_digest
 from pathlib import Path
@@ -52,7 +53,7 @@ class Verdict(Enum):
 
 class _Token(msgspec.Struct):
     signing: str
-    """The peer's public key. Another one begins anew."""
+    """The peer's public key. Another one begins anew, but of a server with new keys: it goes on with its own tokens."""
     count: int = 0
     """Starts that both sides know of."""
     token: bytes = _NONE
@@ -85,7 +86,7 @@ class TokenFile:
 
     def present(self, server: Member) -> bytes:
         """What a client's greeting presents to its server."""
-        own = self._of(server)
+        own = self._of(server, server.previous)
         if self._probe and own.fresh == _NONE:
             return _PRESENTED.pack(own.count, own.token, own.token)
         if own.fresh == _NONE:
@@ -95,7 +96,7 @@ class TokenFile:
 
     def accepted(self, server: Member) -> bytes:
         """The server has accepted what was presented last; returns what further links of this process present."""
-        own = self._of(server)
+        own = self._of(server, server.previous)
         if own.fresh != _NONE and not self._probe:
             own.count, own.token, own.fresh = own.count + 1, own.fresh, _NONE
             self._save()
@@ -103,7 +104,7 @@ class TokenFile:
 
     def knows(self, server: Member) -> bool:
         """Whether this server has accepted a start of this client."""
-        return self._of(server).count > 0
+        return self._of(server, server.previous).count > 0
 
     def judge(self, client: Member, presented: bytes) -> Verdict:
         """Judge what a client's greeting presents, and keep its fresh token."""
@@ -131,11 +132,13 @@ class TokenFile:
             self._kept.journal = lines
             self._save()
 
-    def _of(self, peer: Member) -> _Token:
+    def _of(self, peer: Member, earlier: Collection[bytes] = ()) -> _Token:
+        """The token that is shared with this peer. earlier: keys that it had, and whose token it has still."""
         signing = encode_key(peer.signing_public)
         found = self._kept.peers.get(peer.name)
-        if found is None or found.signing != signing:
+        if found is None or found.signing not in {signing, *map(encode_key, earlier)}:
             found = self._kept.peers[peer.name] = _Token(signing)
+        found.signing = signing
         return found
 
     def _save(self) -> None:

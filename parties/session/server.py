@@ -143,6 +143,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         """Who is not in this round, and why, where it takes more clients than came."""
         self.successor: ServerSettings | None = None
         """Of the session that goes on after this one, with a later version of the roster."""
+        self._rotated: int | None = None
+        """The version of the roster in which this server has other keys."""
 
     async def run(self) -> Ended:
         """Listen, run the rounds, and return how the session ended. EndpointError if it cannot listen."""
@@ -159,7 +161,12 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             )
             ended = await self._serve_until_stopped(endpoint)
         self._event_log.close(self._machine.traffic)
-        return ended
+        if self._rotated is None:
+            return ended
+        detail = (
+            f"version {self._rotated} of the roster has other keys of this server: start it with these, for the rest"
+        )
+        return Ended(Code.ROSTER, detail, final=True)
 
     def _may_stop(self) -> bool:
         # A round that is stopped is lost, and no more; a sum that is there is applied and kept.
@@ -252,6 +259,10 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             return []
         changes = difference(settings.roster, roster)
         self._event_log.write(events.RosterUpdated.between(settings.roster, roster, changes))
+        if roster.server.signing_keys != settings.roster.server.signing_keys:
+            # Clients are told by whom they know; the new keys are another process's.
+            self._rotated = roster.version
+            return self._machine.change_roster(roster, self._keeper.bytes, self._event_log.now(), unusable=unusable)
         # Those who were there are back soon, and whoever else comes can wait for the next round.
         configuration, participants = settings.configuration, settings.participants
         if settings.resized is not None:

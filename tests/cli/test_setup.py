@@ -116,11 +116,19 @@ def test_another_roster_does_not_take_the_place_of_one(tacit: Invoke, lines: lis
 
 
 def test_what_is_amiss_is_shown_and_nothing_is_started(tacit: Invoke, lines: list[str], tmp_path: Path) -> None:
-    line = made(tacit, *lines)
+    made(tacit, *lines)
     (tmp_path / "a" / "party.toml").write_text(
         (tmp_path / "a" / "party.toml").read_text().replace('"digits"', '"gone.npz"')
     )
-    done = tacit("up", "a", "--roster", line)
+    first = roster_line(read_roster(tmp_path / "roster.toml"))
+    assert tacit("keys", "new", "server", "--role", "server", "--out", tmp_path / "office").exit_code == 0
+    card = tmp_path / "office" / "server.card"
+    assert tacit("roster", "rotate", "roster.toml", card, "--operator", "office/office.key").exit_code == 0
+    tacit("up", "a", "--roster", first)
+    # A later version takes its place.
+    done = tacit("up", "a", "--roster", "roster.toml")
+    assert read_roster(tmp_path / "a" / "roster.toml").version == 2
+    refused(tacit("up", "a", "--roster", first), "it is the older version 1")
     assert (done.exit_code, done.stderr) == (1, "tacit: not started: see the lines above\n")
     assert re.search(r"^images wrong: .*gone.npz", done.stdout, re.M)
     assert not (tmp_path / "a" / "state" / "events").exists()

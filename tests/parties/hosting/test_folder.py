@@ -17,6 +17,8 @@ from tacit.parties.hosting.folder import (
 )
 from tacit.parties.hosting.party_file import LogConfiguration
 from tacit.parties.inference.events import InferenceSessionEnded, SessionOpened
+from tacit.parties.links.keys import generate
+from tacit.parties.links.roster import make_roster, with_members, with_other_keys
 from tacit.parties.runs.directory import RunDirectoryError
 from tacit.parties.session.events import (
     ClientRoundEnded,
@@ -200,3 +202,21 @@ def test_the_log_has_the_chosen_level_and_rotates(folder: PartyFolder, monkeypat
     assert "WARNING x left\n" in text
     assert "INFO a round\n" in text
     assert "phase" not in text
+
+
+def test_an_older_version_than_was_taken_up_is_refused_for_ever(folder: PartyFolder) -> None:
+    """Also from a file that its owner puts there; a roster that was made anew has a lineage of its own."""
+    office, other = generate("office"), generate("server")
+    cards = [generate(name).member("server" if name == "server" else "client") for name in ("server", "a", "b")]
+    first = make_roster(cards, operator=office)
+    second = with_other_keys(first, other.member("server"), operator=office)
+    folder.check_roster(first)
+    folder.keep_roster(first)
+    folder.check_roster(second)
+    folder.keep_roster(second)
+    folder.check_roster(second)
+    for older in (first, with_members(first, [generate("c").member("client")], operator=office)):
+        with pytest.raises(ValueError, match=f"version {older.version}; this party holds version 2: .*took up is"):
+            folder.check_roster(older)
+    folder.check_roster(make_roster(cards, operator=office))
+    folder.check_roster(make_roster(cards))

@@ -93,8 +93,10 @@ def test_other_keys_take_the_place_of_the_old_ones() -> None:
     assert again.clients[1] == "client-99"
     with pytest.raises(LookupError, match="'client-9' is not in the roster"):
         with_other_keys(roster, CARDS[9])
-    with pytest.raises(ValueError, match="the server 'server' is another one, or has other keys"):
-        with_other_keys(roster, card("server"))
+    served = with_other_keys(roster, card("server"))
+    assert served.server.previous == (roster.server.signing_public,)
+    with pytest.raises(ValueError, match="the server was 'server', and is 'other'"):
+        with_other_keys(roster, replace(card("server"), name="other"), was="server")
     with pytest.raises(ValueError, match="'client-2' was a client, and is a dealer"):
         with_other_keys(roster, replace(new, role="dealer"))
 
