@@ -4,6 +4,9 @@ Every party holds the same roster, received over a channel that it trusts and ne
 every signature and every mask seed. The order of the members gives every client its index. Encodings are in
 docs/spec/encoding.md; why a sum has whole groups, in docs/spec/security.md.
 
+The operator's key is replaced by the standby key that the roster names: a version that this key has signed is later,
+whatever its number. So nobody may be named standby who has been operator, and an operator does not change its standby.
+
 A party accepts a later version of its operator and lineage, however many lie between, if the server keeps its name,
 every member that stays keeps its role and names all keys that it had, clients are in groups or in none as before, and
 nobody moves from one group to another: a group stays as it is, or is retired, and its remaining clients wait for a new
@@ -198,6 +201,8 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     """The operator's, of the hash."""
     lineage: bytes = b""
     """32 random bytes of the first version, which all later ones have; empty without an operator."""
+    standby: bytes = b""
+    """Ed25519 public key that may take the operator's place, 32 bytes; empty if none may."""
 
     def __post_init__(self) -> None:
         holder_of_key: dict[bytes, str] = {}
@@ -219,13 +224,15 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
                 f"a roster has exactly one member with the role 'server', not {servers}: correct the roles"
             )
         if not self.operator:
-            if self.version or self.signature or self.lineage:
+            if self.version or self.signature or self.lineage or self.standby:
                 raise ValueError(
                     "a version, a lineage or a signature, and no operator: only an operator makes versions of a roster"
                 )
             return
         if self.operator in holder_of_key:
             raise ValueError(f"{holder_of_key[self.operator]!r} has the operator's key: an operator has one of its own")
+        if self.standby and (len(self.standby) != PUBLIC_KEY_BYTES or self.standby in (self.operator, *holder_of_key)):
+            raise ValueError("the standby key of the operator has 32 bytes, and nobody else has it: make a new one")
         if not 1 <= self.version <= LARGEST_VERSION:
             raise ValueError(f"version {self.version}: 1 to {LARGEST_VERSION}")
         if len(self.lineage) != LINEAGE_BYTES:
@@ -241,19 +248,29 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
             ) from None
 
     @classmethod
-    def signed(cls, members: tuple[Member, ...], *, version: int, operator: SigningKey, lineage: bytes) -> Roster:
+    def signed(
+        cls, members: tuple[Member, ...], *, version: int, operator: SigningKey, lineage: bytes, standby: bytes = b""
+    ) -> Roster:
         """The roster of these members as its operator makes it. ValueError as of the class."""
-        hashed = sha256(_encode(members, version, operator.public, lineage)).digest()
-        return cls(members, version, operator.public, operator.sign(RosterLabel.SIGN_ROSTER, hashed), lineage)
+        hashed = sha256(_encode(members, version, operator.public, lineage, standby)).digest()
+        signature = operator.sign(RosterLabel.SIGN_ROSTER, hashed)
+        return cls(members, version, operator.public, signature, lineage, standby)
 
     @classmethod
-    def decode(cls, encoded: bytes, signature: bytes, *, operator: bytes) -> Roster:
-        """The roster with this encoding, which came over the network. Refuses what this operator did not sign."""
-        verify(operator, signature, RosterLabel.SIGN_ROSTER, sha256(encoded).digest())
+    def decode(cls, encoded: bytes, signature: bytes, *, held: Roster) -> Roster:
+        """The roster with this encoding, which came over the network. Refuses what neither the operator nor the standby
+        key of the held one signed."""
+        hashed = sha256(encoded).digest()
         try:
-            _, rows, version, named, lineage = msgspec.msgpack.decode(encoded, type=_Encoded)
-            members = tuple(Member(**msgspec.structs.asdict(row)) for row in rows)
-            found = cls(members, version, named, signature, lineage)
+            verify(held.operator, signature, RosterLabel.SIGN_ROSTER, hashed)
+        except RemoteProtocolError:
+            if not held.standby:
+                raise
+            verify(held.standby, signature, RosterLabel.SIGN_ROSTER, hashed)
+        try:
+            read = msgspec.msgpack.decode(encoded, type=_Encoded)
+            members = tuple(Member(**msgspec.structs.asdict(row)) for row in read.rows)
+            found = cls(members, read.version, read.operator, signature, read.lineage, read.standby)
         except (ValueError, msgspec.DecodeError) as error:
             raise RemoteProtocolError(Code.MALFORMED, f"a roster that is none: {error}") from None
         if found.encoded != encoded:
@@ -265,9 +282,10 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         """What the hash is of: the msgpack encoding, every item in its shortest form, of the array ["tacit/1 roster",
         [[name, role, curve_public, signing_public, group], ...], version, operator, lineage] in roster order: str, rows
         of str, str, bin 32, bin 32, int, then int, bin 32, bin 32. Without an operator the array ends with the rows.
-        The row of a member that had other keys ends with an array of them, bin 32 each.
+        The row of a member that had other keys ends with an array of them, bin 32 each; the array ends with the standby
+        key, bin 32, where there is one.
         """
-        return _encode(self.members, self.version, self.operator, self.lineage)
+        return _encode(self.members, self.version, self.operator, self.lineage, self.standby)
 
     @cached_property
     def hash(self) -> bytes:
@@ -368,12 +386,19 @@ class _Row(msgspec.Struct, array_like=True, omit_defaults=True):
     previous: tuple[bytes, ...] = ()
 
 
-_Encoded = tuple[Literal["tacit/1 roster"], list[_Row], int, bytes, bytes]
+class _Encoded(msgspec.Struct, array_like=True):
+    label: Literal["tacit/1 roster"]
+    rows: list[_Row]
+    version: int
+    operator: bytes
+    lineage: bytes
+    standby: bytes = b""
 
 
-def _encode(members: tuple[Member, ...], version: int, operator: bytes, lineage: bytes) -> bytes:
+def _encode(members: tuple[Member, ...], version: int, operator: bytes, lineage: bytes, standby: bytes) -> bytes:
     rows = [row if row[-1] else row[:-1] for row in map(msgspec.structs.astuple, members)]
-    return msgspec.msgpack.encode((_HASH_LABEL, rows, version, operator, lineage) if operator else (_HASH_LABEL, rows))
+    keys = (version, operator, lineage, *([standby] if standby else ())) if operator else ()
+    return msgspec.msgpack.encode((_HASH_LABEL, rows, *keys))
 
 
 def group_numbers(clients: int, size: int, first: int = 1) -> tuple[int, ...]:
@@ -422,13 +447,22 @@ def check_version(held: Roster, offered: Roster) -> None:
         raise _refused(
             "this party holds a roster without an operator, which has no versions: give everybody the new one"
         )
-    if offered.operator != held.operator:
+    takes_over = bool(held.standby) and offered.operator == held.standby
+    if offered.operator != held.operator and not takes_over:
         raise _refused("another operator has signed it")
     if offered.lineage != held.lineage:
         raise _refused(
             f"version {offered.version} is of another lineage: of another federation, or older than the roster that "
             "its operator has made anew"
         )
+    if takes_over:
+        # Whatever its version is: a thief of the operator's key has the highest there is.
+        if offered.standby == held.operator:
+            raise _refused("its standby key is that of the operator before, who would take the place back")
+        return
+    if held.standby and offered.standby != held.standby:
+        # Else a thief of the operator's key would have it out of the way.
+        raise _refused("its standby key is another one: only that key itself replaces it")
     if offered.version <= held.version:
         same = offered.version == held.version
         raise _refused(

@@ -378,7 +378,7 @@ class SessionClient(Machine[TrainingState]):
         held, message = self._roster, heard.message
         if not held.operator:
             raise RemoteProtocolError(Code.ROSTER, "another roster, where this client's has no operator")
-        offered = Roster.decode(message.roster, message.signature, operator=held.operator)
+        offered = Roster.decode(message.roster, message.signature, held=held)
         try:
             difference = check_later(held, offered, self.name)
         except NoLongerMemberError as error:

@@ -336,27 +336,33 @@ def read_members(*, bitmap: Octets, size: int) -> list[int]:
 
 
 def roster_of(
-    rows: tuple[MemberInput, ...], version: int = 0, operator: bytes | None = None, lineage: bytes | None = None
+    rows: tuple[MemberInput, ...], version: int, operator: bytes | None, lineage: bytes | None, standby: bytes | None
 ) -> Roster:
-    """The roster with these rows. operator: the private key of who signs this version."""
+    """The roster with these rows. operator: the private key of who signs this version; standby: a public key."""
     members = tuple(Member(**msgspec.structs.asdict(row)) for row in rows)
     if operator is None:
-        return Roster(members, version, lineage=lineage or b"")
-    return Roster.signed(members, version=version, operator=SigningKey(operator), lineage=lineage or b"")
+        return Roster(members, version, lineage=lineage or b"", standby=standby or b"")
+    signing = SigningKey(operator)
+    return Roster.signed(members, version=version, operator=signing, lineage=lineage or b"", standby=standby or b"")
 
 
 def roster_hash(
-    *, members: tuple[MemberInput, ...], version: int = 0, operator: Octets | None = None, lineage: Octets | None = None
+    *,
+    members: tuple[MemberInput, ...],
+    version: int = 0,
+    operator: Octets | None = None,
+    lineage: Octets | None = None,
+    standby: Octets | None = None,
 ) -> bytes:
     """The hash of a roster; operator: the private key of who signs this version, if it has any."""
-    return roster_of(members, version, operator, lineage).hash
+    return roster_of(members, version, operator, lineage, standby).hash
 
 
 def roster_signature(
-    *, members: tuple[MemberInput, ...], version: int, operator: Octets, lineage: Octets
+    *, members: tuple[MemberInput, ...], version: int, operator: Octets, lineage: Octets, standby: Octets | None = None
 ) -> dict[str, bytes]:
     """A version of a roster as it travels: its encoding and its operator's signature, made with this private key."""
-    signed = roster_of(members, version, operator, lineage)
+    signed = roster_of(members, version, operator, lineage, standby)
     return {"encoded": signed.encoded, "signature": signed.signature}
 
 

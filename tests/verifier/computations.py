@@ -103,9 +103,10 @@ def members_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def roster_of(
-    members: list[dict[str, Any]], version: int = 0, operator: str | None = None, lineage: str | None = None
+    members: list[dict[str, Any]], version: int = 0, operator: str = "", lineage: str = "", standby: str = ""
 ) -> Roster:
-    return Roster(members_of(members), version, octets(operator or ""), lineage=octets(lineage or ""))
+    keys = {"lineage": octets(lineage), "standby": octets(standby)}
+    return Roster(members_of(members), version, octets(operator), **keys)
 
 
 def do_sign_roster(**given: Any) -> dict[str, bytes]:

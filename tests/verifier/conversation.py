@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from constants import GROUP, SIGN_ROSTER, require
+from constants import GROUP, SIGN_ROSTER, Refused, require
 from messages import FEDERATION, Family, read_roster, write_message, write_roster
 from primitives import digest, ed25519_public, sign, verify
 
@@ -18,10 +18,11 @@ class Roster:
         operator: bytes = b"",
         signature: bytes = b"",
         lineage: bytes = b"",
+        standby: bytes = b"",
     ) -> None:
         private, self.operator = (b"", operator) if signature or not operator else (operator, ed25519_public(operator))
-        self.members, self.version, self.lineage = members, version, lineage
-        self.encoded = write_roster(members, version, self.operator, lineage)
+        self.members, self.version, self.lineage, self.standby = members, version, lineage, standby
+        self.encoded = write_roster(members, version, self.operator, lineage, standby)
         self.hash = hashlib.sha256(self.encoded).digest()
         self.signature = sign(private, SIGN_ROSTER, self.hash) if private else signature
         (self.server,) = (member["name"] for member in members if member["role"] == "server")
@@ -36,12 +37,23 @@ class Roster:
     def later(self, encoded: bytes, signature: bytes, name: str) -> "Roster":
         """The version that a client of this name is told: docs/spec/session.md, *Changes of the roster*, 1 to 5."""
         require(self.operator != b"", "ROSTER")
-        verify(self.operator, signature, SIGN_ROSTER, hashlib.sha256(encoded).digest())
-        members, version, lineage = read_roster(encoded, self.operator)
-        found = Roster(members, version, self.operator, signature, lineage)
+        hashed, signer = hashlib.sha256(encoded).digest(), self.operator
+        try:
+            verify(signer, signature, SIGN_ROSTER, hashed)
+        except Refused:
+            signer = self.standby
+            require(signer != b"", "SIGNATURE")
+            verify(signer, signature, SIGN_ROSTER, hashed)
+        members, version, lineage, standby = read_roster(encoded, signer)
+        found = Roster(members, version, signer, signature, lineage, standby)
         before, after = ({member["name"]: member for member in roster.members} for roster in (self, found))
         require(found.lineage == self.lineage, "ROSTER")
-        require(found.version > self.version and name in after, "ROSTER")
+        if signer == self.standby:
+            require(found.standby != self.operator, "ROSTER")
+        else:
+            require(self.standby in (b"", found.standby), "ROSTER")
+            require(found.version > self.version, "ROSTER")
+        require(name in after, "ROSTER")
         require(not rotated(before[name], after[name]), "ROSTER")
         require(found.server == self.server, "MEMBERS")
         require(all(after[other]["role"] == before[other]["role"] for other in before if other in after), "MEMBERS")

@@ -208,36 +208,44 @@ ROWS = Array(2**32, Row())
 ROSTER_VERSION = Integer(1, 2**31)
 
 
-def check_roster(members: list[dict[str, Any]], operator: bytes) -> None:
+def check_roster(members: list[dict[str, Any]], operator: bytes, standby: bytes) -> None:
     require(all(member["role"] == "client" or not member["group"] for member in members), "INVALID")
     require(all(member["group"] <= LARGEST_COHORT for member in members), "INVALID")
     names = [member["name"] for member in members]
     require(all(len(member.get("previous", ())) <= 64 for member in members), "INVALID")
     keys = [member[kind] for member in members for kind in ("curve_public", "signing_public")]
     keys += [key for member in members for key in member.get("previous", ())]
-    require(len(set(names)) == len(names) and len({operator, *keys}) == len(keys) + 1, "INVALID")
+    keys += [operator, *([standby] if standby else [])]
+    require(len(set(names)) == len(names) and len(set(keys)) == len(keys), "INVALID")
     require(all(re.fullmatch("[a-z0-9-]{1,64}", name) for name in names), "INVALID")
     require([member["role"] for member in members].count("server") == 1, "INVALID")
 
 
-def write_roster(members: list[dict[str, Any]], version: int, operator: bytes, lineage: bytes) -> bytes:
-    """["tacit/1 roster", [[name, role, curve_public, signing_public, group], ...]], then version, operator, lineage."""
-    check_roster(members, operator)
+def write_roster(
+    members: list[dict[str, Any]], version: int, operator: bytes, lineage: bytes, standby: bytes = b""
+) -> bytes:
+    """["tacit/1 roster", [[name, role, curve_public, signing_public, group], ...]], then version, operator, lineage,
+    and the standby key, if there is one."""
+    check_roster(members, operator, standby)
+    require(len(standby) in ((0, 32) if operator else (0,)), "INVALID")
     require(bool(operator) == (1 <= version <= 2**31) and (operator or not version), "INVALID")
     require(len(lineage) == (32 if operator else 0), "INVALID")
     more = ROSTER_VERSION.write(version) + HASH.write(operator) + HASH.write(lineage) if operator else b""
-    return bytes([0x95 if operator else 0x92]) + ROSTER_HEAD + ROWS.write(members) + more
+    more += HASH.write(standby) if standby else b""
+    return bytes([0x92 + 3 * bool(operator) + bool(standby)]) + ROSTER_HEAD + ROWS.write(members) + more
 
 
-def read_roster(encoded: bytes, operator: bytes) -> tuple[list[dict[str, Any]], int, bytes]:
-    """The members, the version and the lineage of a roster with this operator."""
+def read_roster(encoded: bytes, operator: bytes) -> tuple[list[dict[str, Any]], int, bytes, bytes]:
+    """The members, the version, the lineage and the standby key of a roster with this operator."""
     reader = Reader(encoded)
-    require(reader.take(1 + len(ROSTER_HEAD)) == b"\x95" + ROSTER_HEAD, "MALFORMED")
+    head = reader.take(1 + len(ROSTER_HEAD))
+    require(head[:1] in (b"\x95", b"\x96") and head[1:] == ROSTER_HEAD, "MALFORMED")
     members, version, named = ROWS.read(reader), ROSTER_VERSION.read(reader), HASH.read(reader)
     lineage = HASH.read(reader)
+    standby = HASH.read(reader) if head[:1] == b"\x96" else b""
     require(reader.position == len(encoded) and named == operator, "MALFORMED")
     try:
-        check_roster(members, operator)
+        check_roster(members, operator, standby)
     except Refused:
         raise Refused("MALFORMED") from None
-    return members, version, lineage
+    return members, version, lineage, standby

@@ -33,7 +33,9 @@ FAMILIES = {
 
 def roster_of(given: dict[str, Any]) -> Roster:
     found = given["roster"]
-    return Roster(found["members"], found["version"], found["operator"], found["signature"], found["lineage"])
+    return Roster(
+        found["members"], found["version"], found["operator"], found["signature"], found["lineage"], found["standby"]
+    )
 
 
 class Players:

@@ -88,6 +88,36 @@ def test_what_is_no_later_version_for_a_party() -> None:
     assert (code, "a roster without an operator" in detail) == (Code.ROSTER, True)
 
 
+SPARE, NEXT = SigningKey(b"\x13" * 32), SigningKey(b"\x14" * 32)
+
+
+def test_a_standby_key_takes_the_operators_place_for_good() -> None:
+    members = HELD.members
+
+    def made(version: int, operator: SigningKey, standby: SigningKey | None) -> Roster:
+        spare = standby.public if standby else b""
+        return Roster.signed(members, version=version, operator=operator, lineage=LINEAGE, standby=spare)
+
+    # The operator names one where there is none, and does not change it afterwards.
+    named = made(4, OPERATOR, SPARE)
+    check_later(HELD, named, "a")
+    for other in (None, NEXT):
+        code, detail = refusal(named, made(5, OPERATOR, other))
+        assert (code, "only that key itself replaces it" in detail) == (Code.ROSTER, True)
+    # The standby key is later than anything that a thief of the operator's key has signed.
+    exhausted = made(2**31, OPERATOR, SPARE)
+    for standby in (None, NEXT):
+        taken = made(5, SPARE, standby)
+        check_later(exhausted, taken, "a")
+        for former in (made(2**31, OPERATOR, SPARE), made(6, OPERATOR, None)):
+            assert refusal(taken, former) == refusal(taken, made(6, OTHER, None))
+    assert refusal(exhausted, made(5, SPARE, OPERATOR))[0] is Code.ROSTER
+    assert refusal(HELD, made(4, SPARE, None))[0] is Code.ROSTER
+    # The rules for members are the same.
+    renamed = tuple(replace(one, name="other") if one is SERVER else one for one in members)
+    assert refusal(named, Roster.signed(renamed, version=5, operator=SPARE, lineage=LINEAGE))[0] is Code.MEMBERS
+
+
 BROKEN = {
     "the server's name": (SERVER.name, {"name": "other"}),
     "the server's keys, and it names none before": (SERVER.name, {"signing_public": bytes([200]) * 32}),

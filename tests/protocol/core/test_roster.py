@@ -183,7 +183,7 @@ def test_versions_are_hashed_and_signed() -> None:
     assert SIGNED.encoded == head + ROSTER.encoded[len(head) :] + b"\xcd\x01\x2c" + tail
     assert SIGNED.hash == sha256(SIGNED.encoded).digest()
     verify(OPERATOR.public, SIGNED.signature, RosterLabel.SIGN_ROSTER, SIGNED.hash)
-    assert Roster.decode(SIGNED.encoded, SIGNED.signature, operator=OPERATOR.public) == SIGNED
+    assert Roster.decode(SIGNED.encoded, SIGNED.signature, held=SIGNED) == SIGNED
 
 
 @cases(
@@ -202,11 +202,27 @@ def test_versions_are_hashed_and_signed() -> None:
         ({"version": 2**31 + 1}, "version 2147483649: 1 to"),
         ({"operator": b""}, "a version, a lineage or a signature, and no operator"),
         ({"operator": MEMBERS[1].signing_public}, "'b' has the operator's key"),
+        ({"standby": bytes(32)}, "its signature is not that of its operator"),
+        ({"standby": OPERATOR.public}, "the standby key of the operator has 32 bytes, and nobody else has it"),
+        ({"standby": MEMBERS[1].signing_public}, "the standby key of the operator has 32 bytes, and nobody else has"),
+        ({"standby": bytes(31)}, "the standby key of the operator has 32 bytes"),
     ],
 )
 def test_what_no_operator_signed(fields: dict[str, Any], pattern: str) -> None:
     with pytest.raises(ValueError, match=pattern):
         msgspec.structs.replace(SIGNED, **fields)
+
+
+STANDBY = SigningKey(b"\x13" * 32)
+
+
+def test_a_standby_key_ends_the_encoding_and_may_sign_another_one() -> None:
+    held = Roster.signed(MEMBERS, version=300, operator=OPERATOR, lineage=LINEAGE, standby=STANDBY.public)
+    assert held.encoded == b"\x96" + SIGNED.encoded[1:] + b"\xc4\x20" + STANDBY.public
+    by_standby = Roster.signed(MEMBERS, version=300, operator=STANDBY, lineage=LINEAGE)
+    assert Roster.decode(by_standby.encoded, by_standby.signature, held=held) == by_standby
+    with pytest.raises(RemoteProtocolError):
+        Roster.decode(by_standby.encoded, by_standby.signature, held=SIGNED)
 
 
 def signed(encoded: bytes) -> bytes:
@@ -224,11 +240,11 @@ def test_only_the_operator_signs_and_only_what_is_a_roster() -> None:
         b"",
     ]:
         with pytest.raises(RemoteProtocolError) as refused:
-            Roster.decode(encoded, signed(encoded), operator=OPERATOR.public)
+            Roster.decode(encoded, signed(encoded), held=SIGNED)
         assert refused.value.code is Code.MALFORMED
     for encoded, signature in ((SIGNED.encoded, bytes(64)), (b"", SIGNED.signature)):
         with pytest.raises(RemoteProtocolError) as refused:
-            Roster.decode(encoded, signature, operator=OPERATOR.public)
+            Roster.decode(encoded, signature, held=SIGNED)
         assert refused.value.code is Code.SIGNATURE
 
 
