@@ -44,7 +44,7 @@ def new(
 
     Exit status: 0 done; 2 wrong input.
     """
-    from tacit.parties.links.keys import KeyFileError, generate, save, save_operator
+    from tacit.parties.links.keys import KeyFileError, encode_key, generate, save, save_operator
     from tacit.parties.links.roster import RosterFileError, enrol_partitions
 
     with complaining(((ValueError, KeyFileError, RosterFileError, OSError), WRONG_INPUT)):
@@ -57,7 +57,9 @@ def new(
         if name is None or role is None:
             raise ValueError("give the NAME of the party and its --role, or --simulation N")
         if role == "operator":
-            typer.echo(f"{save_operator(generate(name), out)}: keep it where rosters are made, and nowhere else")
+            made = generate(name)
+            typer.echo(f"{save_operator(made, out)}: keep it where rosters are made, and nowhere else")
+            typer.echo(f"public key {encode_key(made.signing_public)}")
             return
         secret, card = save(generate(name), out, role=_ENROLLED.get(role, role))
     typer.echo(f"{secret}: keep it on this host, and nowhere else")

@@ -33,6 +33,13 @@ Operator = Annotated[
     Path | None,
     typer.Option(metavar="KEY", help="Key file of the roster's operator, who signs every version of it."),
 ]
+Standby = Annotated[
+    str,
+    typer.Option(
+        metavar="KEY",
+        help="Key that may take the operator's place: its public key, as `tacit keys new` prints it, or its file.",
+    ),
+]
 
 
 class RosterMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +83,7 @@ def make(
     out: Annotated[Path, typer.Option(metavar="ROSTER", help="File to write.")] = Path("roster.toml"),
     group_size: GroupSize = 0,
     operator: Operator = None,
+    standby: Standby = "",
 ) -> None:
     """Make a roster from the cards of all members; their order numbers the clients.
 
@@ -95,7 +103,8 @@ def make(
         if operator is not None and operator.suffix == ".key" and not operator.exists():
             operator.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             typer.echo(f"{save_operator(generate(operator.stem), operator.parent)}: keep it, and show it to nobody")
-        made = make_roster(members, group_size=group_size, operator=_read_key(operator))
+        key, spare = _read_key(operator), _read_public(standby)
+        made = make_roster(members, group_size=group_size, operator=key, standby=spare)
         write_roster(made, out)
     _tell(out, made)
     typer.echo(roster_line(made))
@@ -155,6 +164,26 @@ def rotate(
     from tacit.parties.links.roster import with_other_keys
 
     _change(roster, lambda found: with_other_keys(found, *_read_cards([card]), was=was, operator=_read_key(operator)))
+
+
+@app.command()
+def sign(
+    roster: RosterFile,
+    operator: Annotated[Path, typer.Option(metavar="KEY", help="Key file of the operator, or of its standby key.")],
+    standby: Standby = "",
+) -> None:
+    """Sign the members of a roster again, as its next version. The standby key takes the operator's place by that, for
+    good: nobody who takes the version up accepts another one of the former key.
+
+    With --standby it names a standby key, where it has none or the last one has taken the place: one that was never an
+    operator's.
+
+    Exit status: 0 done; 2 wrong input.
+    """
+    from tacit.parties.links.keys import load
+    from tacit.parties.links.roster import signed_again
+
+    _change(roster, lambda found: signed_again(found, load(operator), _read_public(standby)))
 
 
 @app.command()
@@ -245,6 +274,18 @@ def _read_key(path: Path | None) -> PartyKeys | None:
     from tacit.parties.links.keys import load
 
     return None if path is None else load(path)
+
+
+def _read_public(given: str) -> bytes:
+    """A public key, as text or of a key file."""
+    from tacit.parties.links.keys import decode_key, load
+
+    if not given or Path(given).is_file():
+        return load(Path(given)).signing_public if given else b""
+    try:
+        return decode_key(given)
+    except ValueError as error:
+        raise ValueError(f"--standby {given!r}: no such key file, and {error}") from None
 
 
 def _read_cards(given: Sequence[str]) -> list[Member]:

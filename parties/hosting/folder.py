@@ -159,7 +159,7 @@ class PartyFolder:
             check_version(held, roster)
             check_rules(held, roster)
         except RemoteProtocolError as error:
-            raise ValueError(f"{error.detail} (the last that it took up is {path})") from None
+            raise ValueError(f"{error.detail} (the last that it took up is {path}: removed, any is accepted)") from None
 
     def keep_roster(self, roster: Roster) -> None:
         """Keep a roster that the party takes up: none but later versions of it are accepted from now on. OSError."""

@@ -1,7 +1,7 @@
 """The roster as a file: one TOML table `[[member]]` with name, role, curve and signing key for each party, the number
 of its group where clients are in groups, and the signing keys that it had before. Before them, where it has an
-operator: its version, the operator's public key, the lineage, which is drawn when the roster is made, and the
-operator's signature of all of it.
+operator: its version, the operator's public key, the lineage, which is drawn when the roster is made, the standby key
+that may take the operator's place, and the operator's signature of all of it.
 
 A roster is made from the members' cards. Once it is in use, groups never change, because sums before and after could
 else differ by a single client: newcomers wait until they fill a group of their own, and a group that loses a member is
@@ -32,7 +32,16 @@ from tacit.parties.links.keys import (
 )
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.primitives import SigningKey
-from tacit.protocol.core.roster import LINEAGE_BYTES, Member, Role, Roster, check_rules, group_numbers
+from tacit.protocol.core.roster import (
+    LARGEST_VERSION,
+    LINEAGE_BYTES,
+    Member,
+    Role,
+    Roster,
+    check_rules,
+    check_version,
+    group_numbers,
+)
 
 ROSTER_FILE: Final = "roster.toml"
 
@@ -41,17 +50,19 @@ class RosterFileError(Exception):
     """A roster file cannot be written, read or accepted; the message names the file and the entry."""
 
 
-def make_roster(cards: Sequence[Member], *, group_size: int = 0, operator: PartyKeys | None = None) -> Roster:
+def make_roster(
+    cards: Sequence[Member], *, group_size: int = 0, operator: PartyKeys | None = None, standby: bytes = b""
+) -> Roster:
     """A roster of these members, whose clients are in groups of at least `group_size`; 0: in none. With an operator its
-    first version. ValueError."""
+    first version; standby: as of Roster. ValueError."""
     count = sum(card.role == "client" for card in cards)
     if 0 < count < group_size:
         raise ValueError(f"--group-size {group_size}: {count} clients make no group of {group_size}")
     members = _grouped(cards, group_size, first=1)
     if operator is None:
-        return Roster(members)
-    lineage = os.urandom(LINEAGE_BYTES)
-    return Roster.signed(members, version=1, operator=SigningKey(operator.signing_secret), lineage=lineage)
+        return Roster(members, standby=standby)
+    signing, lineage = SigningKey(operator.signing_secret), os.urandom(LINEAGE_BYTES)
+    return Roster.signed(members, version=1, operator=signing, lineage=lineage, standby=standby)
 
 
 def enrol_partitions(place: Path, clients: int) -> Roster:
@@ -122,6 +133,17 @@ def with_other_keys(roster: Roster, card: Member, *, was: str = "", operator: Pa
     return _changed(roster, members, operator)
 
 
+def signed_again(roster: Roster, operator: PartyKeys, standby: bytes = b"") -> Roster:
+    """The same members, signed by the operator, who may name a standby key where there is none, or by the standby key,
+    which takes the operator's place. ValueError."""
+    if not roster.standby or operator.signing_public != roster.standby:
+        return _changed(roster, roster.members, operator, standby)
+    # The operator before may have used up all versions; this one is later in any case.
+    version, signing = roster.version % LARGEST_VERSION + 1, SigningKey(operator.signing_secret)
+    made = Roster.signed(roster.members, version=version, operator=signing, lineage=roster.lineage, standby=standby)
+    return _checked(roster, made)
+
+
 def check_card(roster: Roster, card: Member, *, where: str) -> Member:
     """The entry of this member. ValueError, which says where, if it has other keys or another role."""
     try:
@@ -172,7 +194,8 @@ def _text(roster: Roster) -> bytes:
             0,
             f'version = {roster.version}\noperator = "{encode_key(roster.operator)}"\n'
             f'lineage = "{encode_key(roster.lineage)}"\n'
-            f'signature = "{encode_signature(roster.signature)}"\n',
+            + (f'standby = "{encode_key(roster.standby)}"\n' if roster.standby else "")
+            + f'signature = "{encode_signature(roster.signature)}"\n',
         )
     return "\n".join(tables).encode("ascii")
 
@@ -226,6 +249,7 @@ def _decoded(content: bytes, where: str) -> Roster:
             decode_key(file.operator) if file.operator else b"",
             decode_signature(file.signature) if file.signature else b"",
             decode_key(file.lineage) if file.lineage else b"",
+            decode_key(file.standby) if file.standby else b"",
         )
     except (msgspec.DecodeError, ValueError) as error:
         raise RosterFileError(f"{where}: {error}") from error
@@ -245,22 +269,30 @@ class _RosterFile(msgspec.Struct, forbid_unknown_fields=True):
     version: int = 0
     operator: str = ""
     lineage: str = ""
+    standby: str = ""
     signature: str = ""
 
 
-def _changed(roster: Roster, members: tuple[Member, ...], operator: PartyKeys | None) -> Roster:
+def _changed(roster: Roster, members: tuple[Member, ...], operator: PartyKeys | None, standby: bytes = b"") -> Roster:
     """These members instead: as the next version, if the roster has versions. ValueError for what never changes."""
     if not roster.operator:
         if operator is not None:
             raise ValueError("the roster has no operator: leave out --operator, or make the roster anew with it")
-        made = Roster(members)
+        made = Roster(members, standby=standby)
     elif operator is None or operator.signing_public != roster.operator:
         whose = f"{operator.name!r} is not its operator" if operator else "it has an operator"
         raise ValueError(f"{whose}: give its operator's key file as --operator")
     else:
         signing = SigningKey(operator.signing_secret)
-        made = Roster.signed(members, version=roster.version + 1, operator=signing, lineage=roster.lineage)
+        version, standby = roster.version + 1, standby or roster.standby
+        made = Roster.signed(members, version=version, operator=signing, lineage=roster.lineage, standby=standby)
+    return _checked(roster, made)
+
+
+def _checked(roster: Roster, made: Roster) -> Roster:
     try:
+        if roster.operator:
+            check_version(roster, made)
         check_rules(roster, made)
     except RemoteProtocolError as error:
         raise ValueError(f"{error.detail}: make the roster anew") from None

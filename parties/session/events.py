@@ -468,6 +468,8 @@ class RosterUpdated(Event, frozen=True, kw_only=True):
     removed: list[str]
     rotated: list[str]
     regrouped: list[str]
+    operator: str = ""
+    """First 16 hexadecimal digits of a key that takes the operator's place, else empty."""
 
     @classmethod
     def between(cls, former: Roster, roster: Roster, changes: Difference) -> RosterUpdated:
@@ -480,6 +482,7 @@ class RosterUpdated(Event, frozen=True, kw_only=True):
             removed=list(changes.removed),
             rotated=list(changes.rotated),
             regrouped=list(changes.regrouped),
+            operator=roster.operator[:8].hex() if roster.operator != former.operator else "",
         )
 
     @property
@@ -490,6 +493,7 @@ class RosterUpdated(Event, frozen=True, kw_only=True):
             "removed": self.removed,
             "rotated": self.rotated,
             "regrouped": self.regrouped,
+            "now signed by": [self.operator] * bool(self.operator),
         }
         return "; ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items() if names) or "the same members"
 

@@ -121,7 +121,7 @@ def test_an_operator_makes_versions(hosts: Path, tacit: Invoke) -> None:
     roster, key = hosts / "roster.toml", hosts / "office" / "office.key"
     (hosts / "office").mkdir()
     made = tacit("keys", "new", "office", "--role", "operator", "--out", hosts / "office")
-    assert made.stdout == f"{key}: keep it where rosters are made, and nowhere else\n"
+    assert re.fullmatch(f"{key}: keep it where rosters are made, and nowhere else\npublic key .{{40}}\n", made.stdout)
     assert ([path.name for path in (hosts / "office").iterdir()], key.stat().st_mode & 0o777) == (["office.key"], 0o600)
     first = make(tacit, hosts, "--operator", key, names=("server", "client-1", "client-2"))
     assert first.stdout.startswith(f"{roster}: version 1, 3 members, 2 of them clients")
@@ -139,6 +139,15 @@ def test_an_operator_makes_versions(hosts: Path, tacit: Invoke) -> None:
     assert removed.stdout.startswith(f"{roster}: version 4, 3 members, 2 of them clients")
     assert tacit("roster", "show", roster, "--json", hosts / "roster.json").exit_code == 0
     assert json.loads((hosts / "roster.json").read_bytes())["version"] == 4
+    # The standby key lies elsewhere: the operator has its public key only.
+    made = tacit("keys", "new", "deputy", "--role", "operator", "--out", hosts / "new")
+    public, deputy = made.stdout.split()[-1], hosts / "new" / "deputy.key"
+    named = tacit("roster", "sign", roster, "--operator", key, "--standby", public)
+    assert named.stdout.startswith(f"{roster}: version 5, 3 members")
+    taken = tacit("roster", "sign", roster, "--operator", deputy)
+    assert taken.stdout.startswith(f"{roster}: version 6, 3 members")
+    refused(tacit("roster", "sign", roster, "--operator", key), "'office' is not its operator")
+    refused(tacit("roster", "sign", roster, "--operator", deputy, "--standby", "x"), "--standby 'x'")
 
 
 def test_newcomers_wait_until_they_fill_a_group(hosts: Path, tacit: Invoke) -> None:

@@ -12,6 +12,7 @@ from tacit.parties.links.roster import (
     check_own,
     make_roster,
     read_roster,
+    signed_again,
     with_members,
     with_other_keys,
     without_members,
@@ -186,3 +187,22 @@ def test_fingerprints_are_those_of_the_hash() -> None:
 def test_a_card_has_the_role(tmp_path: Path, role: Role) -> None:
     own = generate("a")
     assert load_card(save(own, tmp_path, role=role)[1]) == own.member(role)
+
+
+def test_a_standby_key_signs_in_the_operators_place(tmp_path: Path) -> None:
+    office, deputy, next_one = generate("office"), generate("deputy"), generate("next")
+    first = make_roster(CARDS[:4], operator=office)
+    named = signed_again(first, office, deputy.signing_public)
+    assert (named.members, named.version, named.standby) == (first.members, 2, deputy.signing_public)
+    assert with_members(named, CARDS[4:5], operator=office).standby == deputy.signing_public
+    taken = signed_again(named, deputy, next_one.signing_public)
+    assert (taken.operator, taken.standby) == (deputy.signing_public, next_one.signing_public)
+    assert signed_again(named, deputy).standby == b""
+    write_roster(taken, tmp_path / "roster.toml")
+    assert read_roster(tmp_path / "roster.toml") == taken
+    with pytest.raises(ValueError, match="'office' is not its operator"):
+        with_members(taken, CARDS[4:5], operator=office)
+    with pytest.raises(ValueError, match="'deputy' is not its operator"):
+        with_members(named, CARDS[4:5], operator=deputy)
+    with pytest.raises(ValueError, match="only that key itself replaces it"):
+        signed_again(named, office, next_one.signing_public)
