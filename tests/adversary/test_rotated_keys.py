@@ -1,10 +1,12 @@
-"""A server's key that was rotated: who took the new one up has nothing to do with a thief of the old one."""
+"""Keys of a server or an operator that were replaced: who took the new one up has nothing to do with a thief of the
+old one."""
 
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.links.client_endpoint import ClientEndpoint, WrongServerError
 from tacit.parties.links.endpoint import Received
 from tacit.parties.links.keys import PartyKeys, generate
@@ -18,6 +20,7 @@ from tacit.protocol.session.rounds import RosterChanged
 from tacit.protocol.sum.policy import Policy
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Streams, new_members
+from tests.cases import cases
 
 OPERATOR, VICTIM = SigningKey(b"\x11" * 32), "client-0"
 CLIENTS = tuple(f"client-{number}" for number in range(4))
@@ -94,3 +97,59 @@ async def test_a_link_goes_by_the_new_key_alone(keys: dict[str, PartyKeys], rost
     async with await ServerEndpoint.bind(anywhere, keys=keys["server"], roster=roster) as thief:
         with pytest.raises(WrongServerError):
             await ClientEndpoint.connect(thief.address, keys=keys["alice"], server=later, connect_deadline=2.0)
+
+
+THIEF, DEPUTY, NEXT = OPERATOR, SigningKey(b"\x21" * 32), SigningKey(b"\x22" * 32)
+LAST = 2**31
+
+
+def signed(operator: SigningKey, version: int, standby: SigningKey | None = None, *, clients: int = 4) -> Roster:
+    return Roster.signed(
+        MADE.members[: 1 + clients], version=version, operator=operator, lineage=bytes(32),
+        standby=standby.public if standby else b"",
+    )  # fmt: skip
+
+
+HELD = signed(THIEF, LAST, DEPUTY)
+"""The thief has signed the last version that there can be."""
+TAKEN = signed(DEPUTY, 4, NEXT)
+LIES = {
+    "another standby key": (HELD, signed(THIEF, LAST, NEXT), Code.ROSTER),
+    "no standby key": (HELD, signed(THIEF, LAST), Code.ROSTER),
+    "a standby key of its own": (HELD, signed(NEXT, 5), Code.SIGNATURE),
+    "former key": (TAKEN, signed(THIEF, LAST, DEPUTY), Code.SIGNATURE),
+    "former key, without standby": (TAKEN, signed(THIEF, LAST), Code.SIGNATURE),
+    "an older one of the new operator": (signed(DEPUTY, 5, NEXT), TAKEN, Code.ROSTER),
+}
+
+
+@cases("lie", LIES)
+@pytest.mark.threat("stranger/steals-operator-key")
+def test_a_thief_of_the_operators_key_keeps_the_place_from_nobody(lie: str, tmp_path: Path) -> None:
+    """In a session, and as a file that somebody gives to an owner."""
+    held, offered, code = LIES[lie]
+    one = MemoryFederation(small_configuration(4), 0, rounds=2, members=(held, SIGNING))
+    one.paused = True
+    one.start()
+    one.put(one.forge(SERVER, VICTIM, NewRoster(roster=offered.encoded, signature=offered.signature), round=0))
+    one.advance()
+    ended = one.ended(VICTIM)
+    assert ended is not None
+    assert ended.code is code
+    assert not one.outcome(RosterChanged)
+    folder = PartyFolder(tmp_path / "state")
+    folder.keep_roster(held)
+    with pytest.raises(ValueError, match="a roster that cannot be taken up"):
+        folder.check_roster(offered)
+
+
+@pytest.mark.threat("stranger/steals-operator-key")
+def test_the_standby_key_is_later_than_all_that_a_thief_signed(tmp_path: Path) -> None:
+    one = MemoryFederation(small_configuration(4), 0, rounds=2, members=(HELD, SIGNING))
+    one.paused = True
+    one.start()
+    one.change_roster(TAKEN)
+    assert [one.rosters[name] for name in CLIENTS] == [TAKEN] * 4
+    folder = PartyFolder(tmp_path / "state")
+    folder.keep_roster(HELD)
+    folder.check_roster(TAKEN)

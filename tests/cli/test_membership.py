@@ -25,32 +25,42 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 
 def test_a_server_gets_other_keys_while_its_clients_stay(hosts: Hosts) -> None:
-    """The former server hands the next version out and ends; the one with the new keys goes on in the same folder."""
+    """The former server hands the next version out and ends; the one with the new keys goes on in the same folder. Then
+    the operator's key is lost, and its standby key makes the next version."""
     (hosts.path / "new").mkdir()
     hosts.command("new", "keys", "new", "server", "--role", "server")
-    office = Office(hosts, ("rotate", str(hosts.path / "new" / "server.card")))
-    hosts.experiment(rounds=6, clients='"all"', epochs=30)
+    hosts.command("new", "keys", "new", "deputy", "--role", "operator")
+    deputy = str(hosts.path / "new" / "deputy.key")
+    office = Office(hosts, ("rotate", str(hosts.path / "new" / "server.card")), options=("--standby", deputy))
+    hosts.command("office", "roster", "sign", "roster.toml", "--operator", deputy)
+    office.versions[3] = (hosts.path / "office" / "roster.toml").read_bytes()
+    hosts.experiment(rounds=8, clients='"all"', epochs=30)
     former = hosts.start("server", "server", "party.toml", "experiment.toml")
     clients = [takes_part(hosts, f"client-{number}") for number in (1, 2, 3)]
-    former.until("round 2 of 6 completed")
+    former.until("round 2 of 8 completed")
     office.give("server", 2)
     assert former.end() == 3, former.everything
     assert "version 2 of the roster has other keys of this server" in former.complained[-1]
 
     os.replace(hosts.path / "new" / "server.key", hosts.path / "server" / "server.key")
     server = hosts.start("server", "server", "party.toml")
+    server.until("round 5 of 8 completed")
+    office.give("server", 3)
     assert server.end() == 0, server.everything
+    signer = read_roster(hosts.path / "office" / "roster.toml").operator[:8].hex()
     for client in clients:
         assert client.end() == 0, client.everything
         assert "takes up version 2 of the roster (rotated server)" in client.said
+        assert f"takes up version 3 of the roster (now signed by {signer})" in client.said
     events = read(hosts.path / "server" / "state" / "runs" / "0001-small" / "events" / "server.jsonl")
     rounds = [event for event in events if isinstance(event, RoundEnded)]
-    assert [event.round for event in rounds if event.status == "completed"] == list(range(1, 7))
+    assert [event.round for event in rounds if event.status == "completed"] == list(range(1, 9))
     # Nobody is led back to the keys before, not even by a file.
-    office.give("client-1", 1)
-    back = takes_part(hosts, "client-1")
-    assert back.end() == 2
-    assert "it is the older version 1; this party holds version 2" in back.complained[0]
+    for version in (1, 2):
+        office.give("client-1", version)
+        back = takes_part(hosts, "client-1")
+        assert back.end() == 2
+        assert "another operator has signed it" in back.complained[0]
 
 
 def takes_part(hosts: Hosts, name: str, *options: str) -> Process:
