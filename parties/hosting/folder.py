@@ -496,6 +496,7 @@ def take_roster(file: PartyFile, given: str) -> None:
                 f"{path}: another roster is there already, with the fingerprint {held.fingerprint}: leave out --roster "
                 f"to go on with it, or move it away ({error.detail})"
             ) from None
+    PartyFolder(Path(file.directory)).check_roster(roster)
     write_roster(roster, path, replace=True)
 
 

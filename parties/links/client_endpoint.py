@@ -306,5 +306,5 @@ class ClientEndpoint(Endpoint):
     def _wrong_server(self) -> WrongServerError:
         return WrongServerError(
             f"wrong server key or not a tacit server at {self.address}: compare its key in the roster with its "
-            "card, and the address"
+            "card, and the address; if its keys were rotated, get the newest roster"
         )
