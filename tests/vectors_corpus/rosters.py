@@ -32,6 +32,8 @@ OPERATOR: Final = drawn("operator")
 LINEAGE: Final = drawn("lineage")
 FIRST: Final[dict[str, Any]] = {"version": 1, "operator": OPERATOR, "lineage": LINEAGE}
 SECOND: Final[dict[str, Any]] = FIRST | {"version": 2}
+STANDBY: Final = drawn("standby key")
+WITH_STANDBY: Final[dict[str, Any]] = FIRST | {"standby": SigningKey(STANDBY).public}
 Rows = list[dict[str, Any]]
 
 
@@ -69,6 +71,8 @@ def rosters() -> Script:
     other = {"operator": drawn("another operator"), "lineage": drawn("another lineage")}
     script.do("sign roster", members=roster(3, (1, 1, 0)), version=3, **other)
     script.do("sign roster", members=with_row(roster(3), CHEAT, previous=[drawn("first"), drawn("second")]), **SECOND)
+    script.do("roster", members=roster(3), **WITH_STANDBY)
+    script.do("sign roster", members=roster(3), **WITH_STANDBY)
     return script
 
 
@@ -81,6 +85,9 @@ def rosters_bad_version() -> Script:
     for lineage in (b"", LINEAGE[:31], LINEAGE + b"\0"):
         script.refuse("INVALID", "roster", members=roster(3), **FIRST | {"lineage": lineage})
     script.refuse("INVALID", "roster", members=roster(3), **FIRST | {"operator": drawn(f"{CHEAT} signing")})
+    for standby in (SigningKey(OPERATOR).public, roster(3)[1]["signing_public"], drawn("standby")[:31]):
+        script.refuse("INVALID", "roster", members=roster(3), **FIRST | {"standby": standby})
+    script.refuse("INVALID", "roster", members=roster(3), standby=drawn("standby"))
     return script
 
 
@@ -102,6 +109,29 @@ def session_changed_early() -> Play:
                  signed=FIRST, silent=("client-2",))  # fmt: skip
     play.deliver()
     play.act(SERVER, "change_roster", roster=roster_of(rotated(roster(), "client-0"), **SECOND), model=b"")
+    play.deliver()
+    return ending(ending(play, "roster changed"), "ended", "ROSTER")
+
+
+def session_server_rotated() -> Play:
+    play = begun("While the server waits for one client it is given other keys: the clients take that up.",
+                 signed=FIRST, silent=("client-2",))  # fmt: skip
+    play.deliver()
+    play.act(SERVER, "change_roster", roster=roster_of(rotated(roster(), SERVER), **SECOND), model=b"")
+    play.deliver()
+    return ending(ending(play, "roster changed"), "ended", "ROSTER")
+
+
+@cache
+def session_taken_over() -> Play:
+    play = begun(
+        "While the server waits for one client it is given a roster of the same version that the standby key has "
+        "signed, and that names another one: the clients take it up.",
+        signed=WITH_STANDBY, silent=("client-2",),
+    )  # fmt: skip
+    play.deliver()
+    by_standby = FIRST | {"operator": STANDBY, "standby": drawn("next standby")}
+    play.act(SERVER, "change_roster", roster=roster_of(roster(), **by_standby), model=b"")
     play.deliver()
     return ending(ending(play, "roster changed"), "ended", "ROSTER")
 
@@ -238,11 +268,36 @@ FAULTS: Final[dict[str, SessionFault]] = {
     ),
     "new_roster_bad_keys": _fault("Other keys of the client.", "ROSTER", _telling(lambda: rotated(changed(), CHEAT))),
     "new_roster_bad_server": _fault(
-        "Other keys of the server.", "MEMBERS", _telling(lambda: rotated(changed(), SERVER))
+        "Another name of the server.", "MEMBERS",
+        _telling(lambda: [row | {"name": "another"} if row["name"] == SERVER else row for row in changed()]),
+    ),
+    "new_roster_bad_server_keys": _fault(
+        "Other keys of the server, whose earlier ones are not named.", "MEMBERS",
+        _telling(lambda: with_row(rotated(changed(), SERVER), SERVER, previous=())),
+    ),
+    "new_roster_bad_heir": _fault(
+        "Other keys of the server, whose earlier ones a client names.", "MEMBERS",
+        _telling(lambda: with_row(with_row(rotated(rows := changed(), SERVER), SERVER, previous=()), "client-3",
+                                  previous=[row["signing_public"] for row in rows if row["name"] == SERVER])),
     ),
     "new_roster_bad_previous": _fault(
         "Other keys of a client, whose earlier ones are not named.", "MEMBERS",
         _telling(lambda: with_row(rotated(changed(), "client-0"), "client-0", previous=())),
+    ),
+    "new_roster_bad_standby": _fault(
+        "Another standby key, which the operator has signed.", "ROSTER",
+        _telling(roster, standby=drawn("next standby")), play=session_taken_over,
+    ),
+    "new_roster_bad_no_standby": _fault(
+        "No standby key any more, which the operator has signed.", "ROSTER", _telling(roster), play=session_taken_over,
+    ),
+    "new_roster_bad_return": _fault(
+        "The standby key names the operator before as the next one.", "ROSTER",
+        _telling(roster, operator=STANDBY, standby=SigningKey(OPERATOR).public), play=session_taken_over,
+    ),
+    "new_roster_bad_stranger": _fault(
+        "A roster that neither the operator nor the standby key has signed.", "SIGNATURE",
+        _telling(roster, operator=drawn("another operator")), play=session_taken_over,
     ),
     "new_roster_bad_role": _fault(
         "A client that is a dealer.", "MEMBERS", _telling(lambda: with_row(roster(), "client-2", role="dealer"))
@@ -272,5 +327,6 @@ FAULTS: Final[dict[str, SessionFault]] = {
 COMPUTED: Final[dict[str, Callable[[], Script]]] = {"rosters": rosters, "rosters_bad_version": rosters_bad_version}
 """File name without its ending, and what makes it."""
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (
-    session_changed, session_changed_early, session_handed, session_taken_up, grouped,
+    session_changed, session_changed_early, session_server_rotated, session_taken_over, session_handed,
+    session_taken_up, grouped,
 )  # fmt: skip

@@ -57,11 +57,12 @@ def roster(clients: int = CLIENTS, groups: Sequence[int] = ()) -> list[dict[str,
 
 
 def roster_of(rows: Sequence[Mapping[str, Any]], version: int = 0, **signed: bytes) -> Roster:
-    """The roster with these rows. signed: the private key of who signs this version, and the lineage."""
+    """The roster with these rows. signed: the private key of who signs this version, the lineage, and a standby key."""
     members = tuple(Member(**row) for row in rows)
     if not signed:
         return Roster(members, version)
-    return Roster.signed(members, version=version, operator=SigningKey(signed["operator"]), lineage=signed["lineage"])
+    operator = SigningKey(signed.pop("operator"))
+    return Roster.signed(members, version=version, operator=operator, **signed)
 
 
 def policy_of(**fields: Any) -> Policy:
