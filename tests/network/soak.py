@@ -101,7 +101,7 @@ class Soak:
         path = hosts.experiment(rounds=self._rounds, clients='"all"', epochs=EPOCHS)
         text = path.read_text().replace("[aggregation]", "[aggregation]\ndropout = 0.3") + NOISE
         path.write_text(text.replace("train = 120", "train = 900").replace("grace = 1", "grace = 10"))
-        epsilon = get_epsilon_gaussian(1 / math.sqrt(2 * (self._budget + 0.5) * EACH), 1e-5)
+        epsilon = get_epsilon_gaussian(1 / math.sqrt((self._budget + 0.5) * EACH), 1e-5)
         with (hosts.path / LIMITED / "party.toml").open("a") as file:
             file.write(f"[policy]\nlargest_epsilon = {epsilon}\n")
         self._start("server", "server", "party.toml", "experiment.toml").until("listens at")
