@@ -307,7 +307,7 @@ def check_combinations(clients: int, size: int, corrupt: tuple[int, ...], sums: 
     ("clients", "size", "corrupt"),
     [
         (4, 2, ()),
-        (6, 3, (0,)),
+        pytest.param(6, 3, (0,), marks=pytest.mark.exhaustive),
         pytest.param(6, 3, (5,), marks=pytest.mark.exhaustive),
         pytest.param(8, 4, (1, 4), marks=pytest.mark.exhaustive),
     ],

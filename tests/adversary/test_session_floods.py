@@ -28,7 +28,7 @@ from tests.cases import cases
 
 CHEAT = "client-3"
 HONEST = ("client-0", "client-1", "client-2")
-SHORT, LONG = 30, 90
+SHORT, LONG = 30, 60
 SECONDS = 3.0
 """Of a flood, well below the time that training takes."""
 

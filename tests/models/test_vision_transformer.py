@@ -188,10 +188,10 @@ def test_sizes_beside_a_name_of_timm_are_passed_on_or_refused() -> None:
     assert other.state_dict()["blocks.0.mlp.fc1.weight"].shape == (192, 96)
     assert other.blocks[0].attn.num_heads == 6
     for name in ("resnet10t", "swin_tiny_patch4_window7_224"):
+        alone = build(ModelConfiguration(name=name, image_size=32), classes=2, channels=3, seed=0)
+        shapes = [tensor.shape for tensor in alone.state_dict().values()]
         for key, value in {"patch_size": 2, "width": 48, "depth": 3, "heads": 3, "mlp_ratio": 3.0}.items():
             given = ModelConfiguration(**{"name": name, "image_size": 32, key: value})
-            alone = build(ModelConfiguration(name=name, image_size=32), classes=2, channels=3, seed=0)
-            shapes = [tensor.shape for tensor in alone.state_dict().values()]
             with suppress(ValueError):
                 made = build(given, classes=2, channels=3, seed=0)
                 assert [tensor.shape for tensor in made.state_dict().values()] != shapes, key

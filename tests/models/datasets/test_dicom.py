@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, attributes: dict
             read(path)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=8))
 def test_a_damaged_file_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[float, int]]

@@ -29,7 +29,7 @@ DEVIATIONS: Final = 6
 """Of a sum that slack is for: fewer than one in 10^9 normal values are further below their mean."""
 
 
-@pytest.mark.parametrize("ceiling", [0.05, 0.25, 1.0, 4.0, 16.0])
+@pytest.mark.parametrize("ceiling", [0.05, 1.0, 16.0])
 def test_rounding_does_not_make_a_sum_of_small_hidden_values_negative(ceiling: float) -> None:
     """However little GELU itself needs of the words that both share. At every place that a mask can have."""
     bounds = Bounds(first_variance=VARIANCE, second_variance=VARIANCE, vectors=1.0, total=10.0, hidden=0.01 * ceiling)
@@ -47,7 +47,7 @@ def test_rounding_does_not_make_a_sum_of_small_hidden_values_negative(ceiling: f
         assert spread_slack(width, found.opened) + most_negative >= 0
 
 
-@pytest.mark.parametrize(("norm", "ceiling"), [(4.0, 20.0), (6.0, 30.0), (4.0, 200.0)])
+@pytest.mark.parametrize(("norm", "ceiling"), [(4.0, 20.0), (4.0, 200.0)])
 def test_a_value_beyond_its_range_is_found_at_any_multiple_of_either_period(norm: float, ceiling: float) -> None:
     """One value of a token, up to all that is possible, also near whole periods, where the approximation is right."""
     width, shape = 32, (1, 32)

@@ -26,17 +26,15 @@ IMAGES, MARGIN = 3, 1.5
 ERROR = 1e-3
 """What is promised for a block, of the norm of its output."""
 SIZES: dict[str, Any] = {
-    "img_size": 16, "patch_size": 4, "in_chans": 2, "num_classes": 3, "embed_dim": 32, "depth": 2, "num_heads": 2,
+    "img_size": 16, "patch_size": 4, "in_chans": 2, "num_classes": 3, "embed_dim": 32, "depth": 1, "num_heads": 2,
     "mlp_ratio": 2.0,
 }  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
-    "layer scale": {"init_values": 0.1},
-    "registers": {"reg_tokens": 3},
-    "DINOv2 with registers": {"init_values": 0.1, "reg_tokens": 4, "no_embed_class": True, "num_classes": 0},
+    "DINOv2 with registers": {
+        "init_values": 0.1, "reg_tokens": 4, "no_embed_class": True, "num_classes": 0, "depth": 2,
+    },
     "DeiT-3": {"init_values": 0.1, "no_embed_class": True},
-    "no classifier": {"num_classes": 0},
-    "CLIP": {"pre_norm": True, "act_layer": "quick_gelu"},
-    "CLIP with registers": {"pre_norm": True, "reg_tokens": 2},
+    "CLIP with registers": {"pre_norm": True, "reg_tokens": 2, "act_layer": "quick_gelu"},
     "the mean before the norm": {"global_pool": "avg"},
     "the mean behind the norm": {"global_pool": "avg", "fc_norm": False},
     "SigLIP with a mean": {
@@ -48,6 +46,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "SigLIP": {"class_token": False, "global_pool": "map", "num_classes": 0, "act_layer": layers.GELUTanh},
     "an attention pool of registers and patches": {
         "class_token": False, "reg_tokens": 2, "global_pool": "map", "pool_include_prefix": True, "init_values": 0.1,
+        "depth": 2,
     },
     "distilled DeiT": {"kind": VisionTransformerDistilled},
 }  # fmt: skip
@@ -89,7 +88,7 @@ def test_results_are_those_of_timms_model(case: str) -> None:
 
 def test_a_mean_is_one_of_any_number_of_tokens_near_the_end_of_the_ring() -> None:
     """Tokens whose sum leaves the ring of the stream, though each of them is in it."""
-    teacher = built(global_pool="avg", class_token=False, depth=1)
+    teacher = built(global_pool="avg", class_token=False)
     teacher.blocks[0].mlp.fc2.bias.add_(60 * torch.randn(32, generator=torch.Generator().manual_seed(4)))
     images = torch.randn(20, 2, 16, 16, generator=torch.Generator().manual_seed(2))
     friendly = convert(teacher.float(), STOCK)

@@ -141,25 +141,27 @@ def test_an_encrypted_file_has_no_secret_and_the_same_keys(
     assert path.read_bytes() == plain
 
 
-@pytest.mark.parametrize("damage", ["passphrase", "name", "curve", "signing", "scrypt", "sealed"])
 def test_an_encrypted_file_that_is_damaged_or_of_another_passphrase(
-    tmp_path: Path, credential: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, credential: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, _ = save(generate("a"), tmp_path, role="client")
+    other, _ = save(generate("a"), credential.parent, role="client")
     encrypt(path)
-    monkeypatch.setattr("tacit.parties.links.keys._passphrases", {})
-    if damage == "passphrase":
-        credential.write_text("correct horses")
-    else:
-        other, _ = save(generate("a"), credential.parent, role="client")
-        encrypt(other)
-        (changed,) = (one for one in other.read_text().splitlines(keepends=True) if one.startswith(f"{damage} ="))
-        if damage == "name":
-            changed, _ = 'name = "b"\n', credential.rename(credential.with_name("b.passphrase"))
-        path.write_text(line_of(damage)(path.read_text()) + changed)
+    encrypt(other)
+    sound, lines = path.read_text(), other.read_text().splitlines(keepends=True)
+    credential.with_name("b.passphrase").write_text(credential.read_text())
+    for damage in ("name", "curve", "signing", "scrypt", "sealed", "passphrase"):
+        if damage == "passphrase":
+            credential.write_text("correct horses")
+            path.write_text(sound)
+        else:
+            (changed,) = (one for one in lines if one.startswith(f"{damage} ="))
+            path.write_text(line_of(damage)(sound) + ('name = "b"\n' if damage == "name" else changed))
         monkeypatch.setattr("tacit.parties.links.keys._passphrases", {})
-    with pytest.raises(KeyFileError, match=r"a\.key: this is not its passphrase, or the file is damaged: try again"):
-        load(path)
+        with pytest.raises(
+            KeyFileError, match=r"a\.key: this is not its passphrase, or the file is damaged: try again"
+        ):
+            load(path)
 
 
 def test_an_encrypted_file_without_anybody_to_ask(

@@ -373,7 +373,7 @@ TOML = st.recursive(
 NAMES = st.sampled_from([part for key in KEYS for part in key.path.split(".")]) | st.text(max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.dictionaries(NAMES, TOML | st.dictionaries(NAMES, TOML, max_size=3), max_size=3))
 def test_whatever_stands_in_a_file_is_accepted_or_explained(data: dict[str, Any]) -> None:
     try:

@@ -143,7 +143,7 @@ def mutations(draw: st.DrawFn, original: bytes) -> bytes:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_altered_bytes_are_another_message_or_refused(data: st.DataObject) -> None:
     message = data.draw(ANY_MESSAGE)

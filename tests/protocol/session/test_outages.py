@@ -309,9 +309,8 @@ def check_endured(seed: int) -> None:
     assert len(counted) >= 3, seed
 
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
-def test_a_run_ends_once_links_are_back(first: int) -> None:
-    for seed in range(first, first + 50):
+def test_a_run_ends_once_links_are_back() -> None:
+    for seed in range(40):
         check_endured(seed)
 
 

@@ -85,6 +85,7 @@ def test_a_miniature_by_real_parties(tmp_path: Path) -> None:
     assert (tmp_path / "plot.svg").stat().st_size > 10_000
 
 
+@pytest.mark.end_to_end
 def test_what_does_not_fit_is_a_result_with_its_reason(tmp_path: Path) -> None:
     sizes = {"model": "test_vit", "image_size": 32, "rank": 2, "probe_images": 60, "adapter_images": 48}
     wild = learning(rounds=2, batches=2, rate=1.0, decay_rounds=(), own=64)

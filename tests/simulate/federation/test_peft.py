@@ -11,14 +11,13 @@ import torch
 
 from tacit.simulate import Federation
 
-pytest.importorskip("peft", reason="peft is not installed (extra dev)")
-
 BLOCKS, WIDTH = 6, 64
 
 
 @pytest.mark.end_to_end
 @pytest.mark.smoke
 def test_a_model_of_timm_with_lora_by_peft_is_trained_merged_and_loaded_into_timm(tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="peft is not installed (extra dev)")
     from tests.world.peft_functions import CLASSES, RANK, SIZE, images, step, vit
 
     federation = Federation(model=vit, data=images, train=step, clients=3, rounds=2, seed=5, directory=tmp_path)
