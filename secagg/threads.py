@@ -23,7 +23,8 @@ os.register_at_fork(after_in_child=_pool.cache_clear)
 
 def threads_for(amount: int, worth: int) -> int:
     """How many threads so much work repays, if `worth` of it repays one; at least one, at most one for each core."""
-    return max(1, min(os.cpu_count() or 1, amount // worth))
+    # To count cores takes a system call, which costs more than most of what is asked about here.
+    return min(os.cpu_count() or 1, amount // worth) if amount >= 2 * worth else 1
 
 
 def in_threads(function: Callable[[T], R], parts: Sequence[T]) -> list[R]:

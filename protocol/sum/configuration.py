@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -200,6 +201,7 @@ class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=T
         return digest(SumLabel.CONFIGURATION, encode_structure(self))
 
 
+@lru_cache(maxsize=256)
 def share(fraction: float, clients: int) -> int:
     """A fraction of so many clients, rounded down, by the decimals of the fraction: 0.29 of 100 is 29, and not 28."""
     return math.floor(Fraction(str(fraction)) * clients)
