@@ -11,7 +11,6 @@ from functools import lru_cache
 
 import nacl.bindings
 import pytest
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from hypothesis import settings
 
 from tacit.protocol.core import primitives
@@ -22,6 +21,9 @@ settings.load_profile("suite")
 # Worlds of one seed sign and verify the same bytes again and again; Ed25519 is deterministic.
 nacl.bindings.crypto_sign = lru_cache(1 << 14)(nacl.bindings.crypto_sign)
 nacl.bindings.crypto_sign_open = lru_cache(1 << 14)(nacl.bindings.crypto_sign_open)
+# X25519 is deterministic too.
+primitives.crypto_scalarmult = lru_cache(1 << 16)(nacl.bindings.crypto_scalarmult)
+primitives.crypto_scalarmult_base = lru_cache(1 << 14)(nacl.bindings.crypto_scalarmult_base)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,29 +33,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--crops", type=int, default=200, help="how many parts of them are asked about")
     parser.addoption("--labelled", help="an .npz file of small labelled images, for a linear probe")
     parser.addoption("--crop-seed", type=int, default=2, help="of the crops that are asked about")
-
-
-class RememberingKey:
-    """X25519, which is deterministic too."""
-
-    def __init__(self, private: bytes) -> None:
-        self._key = X25519PrivateKey.from_private_bytes(private)
-        self.public_key = self._key.public_key
-        self._exchanged: dict[bytes, bytes] = {}
-
-    def exchange(self, public: X25519PublicKey) -> bytes:
-        known = public.public_bytes_raw()
-        if known not in self._exchanged:
-            self._exchanged[known] = self._key.exchange(public)
-        return self._exchanged[known]
-
-    @staticmethod
-    @lru_cache(1 << 12)
-    def from_private_bytes(private: bytes) -> RememberingKey:
-        return RememberingKey(private)
-
-
-primitives.X25519PrivateKey = RememberingKey  # type: ignore[misc,assignment]
 
 
 @pytest.fixture

@@ -68,6 +68,7 @@ def probing(one_block: Transformer) -> PublicLearning:
     return short(made(one_block, PROBE))
 
 
+@pytest.mark.end_to_end
 async def test_what_is_learned_is_what_is_learned_in_the_clear(
     tmp_path: Path,
     one_block: Transformer,

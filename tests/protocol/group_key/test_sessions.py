@@ -44,8 +44,8 @@ def federation(clients: int = 4, *, rounds: int = 2, roster: int = 0, **changes:
     return MemoryFederation(small_configuration(clients, **(settings | changes)), roster or clients, rounds=rounds)
 
 
-def plain(key: Any, model: bytes) -> list[float]:
-    return (np.frombuffer(model, "<f4") - np.float32(shift(key))).tolist()
+def plain(key: Any, model: bytes) -> np.ndarray:
+    return np.frombuffer(model, "<f4") - np.float32(shift(key))
 
 
 def epochs(one: MemoryFederation) -> list[int]:
@@ -70,12 +70,12 @@ def check(one: MemoryFederation) -> list[RoundDone]:
         assert [key.members for key in keys] == [round.cohort]
         for train in trains.values():
             if one.configuration.encrypted:
-                assert plain(train.key, train.model) == expected.tolist()
+                assert np.array_equal(plain(train.key, train.model), expected)
         if round.total is not None:
             np.testing.assert_array_equal(round.total, one.plain_sum(round))
             expected += 1
     for last in one.outcome(LastModel):
-        assert plain(last.key, last.model) == expected.tolist()
+        assert np.array_equal(plain(last.key, last.model), expected)
     return done
 
 
