@@ -79,6 +79,8 @@ class PublicStudent(
         sizes, interface = self.sizes, self.interface
         if sizes.norm_pre or sizes.pooling == "attention":
             raise ValueError(_PARTS)
+        if not sizes.whole:
+            raise ValueError("weights that are masked modulo less than 2^64 are of another protocol than CrypTen's")
         if len(self.blocks) != sizes.blocks:
             raise ValueError(f"{sizes.blocks} blocks come with intervals of {len(self.blocks)}")
         if {len(interface.mean), len(interface.std)} != {sizes.channels} or len(interface.classes) not in (
@@ -210,6 +212,7 @@ def prepared_student(model: FriendlyTransformer, interface: Interface, *, salt: 
         classes=len(model.head.weight),
         prefix=model.prefix,
         pooling=model.pooling,
+        whole=True,
     )
     if sizes.tokens != model.size[0]:
         raise ValueError(f"the model takes images of {model.size[0] - model.prefix} patches, not square ones")

@@ -380,7 +380,7 @@ async def masked_layers(
     for name, shape in layer_shapes(sizes).items():
         masked = await conversation.expect(MaskedLayer)
         octets += len(masked.data)
-        words = unpacked(np.frombuffer(masked.data, np.uint8), layer_bits(name), shape)
+        words = unpacked(np.frombuffer(masked.data, np.uint8), layer_bits(name, whole=sizes.whole), shape)
         layers[name] = FixedLinear(numbers[name], words, None, WORD_BITS).to(device)
     preparation.begin(layers)
     return octets

@@ -116,6 +116,8 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """None where both ends know it from elsewhere."""
 
     def __post_init__(self) -> None:
+        if self.sizes.whole:
+            raise ValueError("weights that are masked modulo 2^64 in every layer are of another protocol: CrypTen's")
         if self.waves != table_digest():
             raise ValueError(
                 f"a table of cosines with the digest {self.waves.hex()}, where this party has one with "

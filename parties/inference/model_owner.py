@@ -229,7 +229,8 @@ async def mask_layers(
     layers: dict[str, FixedLinear] = {}
     for position, (name, weight) in enumerate(model.weights.items()):
         mask = await preparation.mask(name, numbers[name])
-        masked = await worker(packed, weight.words - mask, layer_bits(name))
+        bits = layer_bits(name, whole=model.public.sizes.whole)
+        masked = await worker(packed, weight.words - mask, bits)
         conversation.hear(machine.mask(position, masked.data, conversation.now()))
         await conversation.sent()  # A layer at a time: what is queued takes memory.
         layer = FixedLinear(numbers[name], weight.words, weight.bias, weight.bits)

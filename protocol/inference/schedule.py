@@ -113,6 +113,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     norm_pre: bool = False
     """Whether a LayerNorm stands before the first block: four rounds more."""
     pooling: Pooling = "token"
+    whole: bool = False
+    """Whether the weights of every layer are masked modulo 2^64, as CrypTen's tensors take them."""
 
     def __post_init__(self) -> None:
         numbers = (self.side, self.channels, self.patch, self.width, self.heads, self.hidden, self.blocks, self.classes)
@@ -351,15 +353,16 @@ def block_layer_shapes(width: int, hidden: int, *, pool: bool = False) -> dict[s
     return {"qkv": (width, 3 * width), "proj": (width, left), "fc1": (width, hidden), "fc2": (hidden, left)}
 
 
-def layer_bits(name: str) -> int:
-    """Ring of the layer of this name, as of `layer_shapes`: of its input, its masked weights and its result."""
-    return WORD_BITS if name.endswith("qkv") else STREAM
+def layer_bits(name: str, *, whole: bool = False) -> int:
+    """Ring of the layer of this name, as of `layer_shapes`: of its input, its masked weights and its result. whole: of
+    the sizes."""
+    return WORD_BITS if whole or name.endswith("qkv") else STREAM
 
 
 def weight_bytes(sizes: Sizes) -> tuple[int, ...]:
     """What the masked weight of every layer takes, in the order of `layer_shapes`."""
     shapes = layer_shapes(sizes).items()
-    return tuple(byte_width(layer_bits(name)) * rows * columns for name, (rows, columns) in shapes)
+    return tuple(byte_width(layer_bits(name, whole=sizes.whole)) * rows * columns for name, (rows, columns) in shapes)
 
 
 def _norm_rounds(operation: str, rows: int, width: int) -> tuple[Round, ...]:

@@ -421,7 +421,7 @@ class SessionClient(Machine[TrainingState]):
                 "state that once, as the epsilon of all former updates, 0 if there were none: tacit client --spent X",
             )
         spent = max(self._spent, witnessed, stated or 0.0)
-        if spent == self._spent and (self._knows or stated is None):
+        if spent == self._spent and (self._knows or stated is None or not cost):
             return (), spent
         return (Journal(SpendingEntry(spent=spent, by_owner=stated == spent)),), spent
 

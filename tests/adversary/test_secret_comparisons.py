@@ -57,6 +57,13 @@ ALLOWED = {
         "the public keys of two versions of a roster"
     ),
     ("parties/links/roster.py", "key != card.signing_public"): "the public keys of a roster and of a card",
+    ("protocol/core/roster.py", "self.standby in (self.operator, *holder_of_key)"): "the public keys of a roster",
+    ("parties/session/server.py", "roster.server.signing_keys != settings.roster.server.signing_keys"): (
+        "the public keys of two versions of a roster"
+    ),
+    ("parties/links/tokens.py", "found.signing not in {signing, *map(encode_key, earlier)}"): (
+        "the public keys of a member"
+    ),
 }
 """Comparisons of values that are public, or known to whoever compares and to nobody who could watch."""
 

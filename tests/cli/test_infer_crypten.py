@@ -22,6 +22,7 @@ def student(distilled: tuple[Result, Path]) -> Path:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.smoke
 def test_a_student_answers(tacit: Invoke, student: Path, tmp_path: Path) -> None:
     copy = tmp_path / "answers.json"
     done = tacit("infer", student, "--protocol", "crypten", "--batch", 5, "--data-owners", 2, "--json", copy)

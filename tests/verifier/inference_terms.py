@@ -55,6 +55,7 @@ SIZES = Map(
     prefix=Integer(0, 1024),
     norm_pre=Boolean(),
     pooling=choice("token", "two tokens", "mean", "mean of normalised", "attention"),
+    whole=Boolean(),
 )
 TERMS = Map(
     sizes=SIZES,
@@ -78,7 +79,7 @@ def layers_of(sizes: dict[str, Any]) -> list[tuple[str, int, int, int]]:
         of_a_block = [("qkv", d, 3 * d), ("proj", d, left), ("fc1", d, f), ("fc2", f, left)]
         blocks += [(f"{block}.{name}", a, b) for name, a, b in of_a_block]
     shapes = [("embedding", x, d), *([("norm_pre", d, d)] if sizes["norm_pre"] else []), *blocks, ("head", w, k)]
-    return [(name, a, b, (8 if name.endswith(".qkv") else 5) * a * b) for name, a, b in shapes]
+    return [(name, a, b, (8 if sizes["whole"] or name.endswith(".qkv") else 5) * a * b) for name, a, b in shapes]
 
 
 def patches_of(sizes: dict[str, Any]) -> int:

@@ -43,7 +43,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "registers and no class token": {
         "class_token": False, "reg_tokens": 4, "no_embed_class": True, "global_pool": "avg", "init_values": 0.1,
     },
-    "SigLIP": {"class_token": False, "global_pool": "map", "num_classes": 0, "act_layer": layers.GELUTanh},
+    "SigLIP": {
+        "class_token": False, "global_pool": "map", "num_classes": 0, "act_layer": layers.GELUTanh, "depth": 2,
+    },
     "an attention pool of registers and patches": {
         "class_token": False, "reg_tokens": 2, "global_pool": "map", "pool_include_prefix": True, "init_values": 0.1,
         "depth": 2,

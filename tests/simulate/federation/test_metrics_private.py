@@ -69,7 +69,7 @@ CLIENT_FIELDS: dict[type[Message], dict[str, str]] = {
         "channel_key": "Hash",
         "mask_key": "Hash",
         "choices": "Annotated[bytes, Meta(max_length=2 * LARGEST_COHORT)]",
-        "spent": "Statement",
+        "spent": "Spent",
         "signature": "Signature",
     },
     ShareKeys: {"seed_commitment": "Hash", "holders": "Bitmap", "packets": "Records", "signatures": "Records"},
