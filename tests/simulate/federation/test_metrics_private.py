@@ -256,6 +256,7 @@ SERVER_EVENTS: dict[str, set[str]] = {
         "samples", "train_accuracy", "train_loss", "clipped",  # sums of the survivors, or quotients of sums
         "held_out",  # the same
         "accuracy", "balanced_accuracy", "loss",  # of the server's own test images
+        "metrics",  # means of what own training steps return, over all
     },
     "classes-evaluated": {"found"},  # of the server's own test images
     "messages-timed": {"received", "sent"},
