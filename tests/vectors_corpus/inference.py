@@ -16,7 +16,7 @@ from tests.vectors_corpus.primitives import drawn
 from tests.vectors_corpus.script import Script
 
 SESSION: Final = drawn("session of inference")
-PLAIN: Final[dict[str, Any]] = {"forms": [], "prefix": 1, "norm_pre": False, "pooling": "token"}
+PLAIN: Final[dict[str, Any]] = {"forms": [], "prefix": 1, "norm_pre": False, "pooling": "token", "whole": False}
 SIZES: Final[dict[str, Any]] = {
     "side": 6, "channels": 2, "patch": 3, "width": 8, "heads": 2, "hidden": 11, "blocks": 2, "classes": 7, **PLAIN,
 }  # fmt: skip
@@ -192,7 +192,7 @@ def inference_terms_bad_sizes() -> Script:
         {"side": 31, "patch": 1, "width": 19, "heads": 19}, {"side": 0}, {"channels": 257}, {"blocks": 257},
         {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 6}, {"forms": None},
         {"forms": FORMS[:1]}, {"forms": [*FORMS, FORMS[0]]}, *({"forms": [FORMS[0], form]} for form in _NO_FORMS),
-        {"prefix": 0, "side": 3}, {"prefix": 1025}, {"norm_pre": 1}, {"pooling": "max"},
+        {"prefix": 0, "side": 3}, {"prefix": 1025}, {"norm_pre": 1}, {"pooling": "max"}, {"whole": 1},
     ):  # fmt: skip
         changed = honest | {"sizes": honest["sizes"] | changes}
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(changed))
@@ -243,6 +243,7 @@ def inference_schedule() -> Script:
     one = dict.fromkeys(SIZES, 1) | PLAIN
     others: tuple[dict[str, Any], ...] = (
         {"prefix": 5, "norm_pre": True},
+        {"whole": True},
         *({"prefix": 2, "pooling": pooling} for pooling in ("two tokens", "mean", "mean of normalised", "attention")),
     )
     for sizes in (SIZES, VIT_SMALL | {"blocks": 1}, one, *(SIZES | other for other in others)):

@@ -27,7 +27,10 @@ with pytest.MonkeyPatch.context() as patch:
     from conftest import ModelConfiguration, Transformer
 
 Way = tuple[str | int, ...]
-OPTIONAL = ("lift", "levels", "steps", "divisor", "forms", "squarings", "hidden_bits", "prefix", "norm_pre", "pooling")
+OPTIONAL = (
+    *("lift", "levels", "steps", "divisor", "forms", "squarings", "hidden_bits", "prefix", "norm_pre", "pooling"),
+    "whole",
+)
 
 
 def leaves(plain: Any, path: Way = ()) -> Iterator[tuple[Way, int | float]]:
