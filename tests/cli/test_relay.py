@@ -98,8 +98,8 @@ def refused_beyond(port: int, most: int) -> int:
     """Connections of one source, opened until one is closed at once; how many were not."""
     with contextlib.ExitStack() as held:
         for number in range(most):
-            one = held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
             try:
+                one = held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
                 # ZeroMQ speaks first.
                 if not one.recv(1):
                     return number
