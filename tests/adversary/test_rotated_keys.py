@@ -25,7 +25,7 @@ from tests.cases import cases
 OPERATOR, VICTIM = SigningKey(b"\x11" * 32), "client-0"
 CLIENTS = tuple(f"client-{number}" for number in range(4))
 MADE, SIGNING = new_members(
-    {SERVER: "server"} | dict.fromkeys(CLIENTS, "client"),  # type: ignore[arg-type]
+    {SERVER: "server"} | dict.fromkeys(CLIENTS, "client"),
     Streams(b"rotated keys of a server"),
 )
 FIRST = Roster.signed(MADE.members, version=1, operator=OPERATOR, lineage=bytes(32))
