@@ -305,8 +305,10 @@ def _tell(path: Path, roster: Roster) -> None:
     version = f"version {roster.version}, " if roster.operator else ""
     groups = f", in {len(roster.groups)} groups" if roster.groups else ""
     waiting = f", {len(roster.waiting)} of them waiting for one" if roster.waiting else ""
+    former = f"; {len(roster.former)} former" if roster.former else ""
     typer.echo(
-        f"{path}: {version}{len(roster.members)} members, {len(roster.clients)} of them clients{groups}{waiting}"
+        f"{path}: {version}{len(roster.members)} members, {len(roster.clients)} of them clients"
+        f"{groups}{waiting}{former}"
     )
     typer.echo(f"fingerprint {roster.fingerprint}")
 

@@ -50,7 +50,7 @@ from tacit.parties.session.events import (
 from tacit.parties.session.journal import JournalError
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.roster import Role, Roster, check_rules, check_version
+from tacit.protocol.core.roster import Role, Roster, check_follows
 
 
 def available_memory() -> int | None:
@@ -156,8 +156,7 @@ class PartyFolder:
         if not roster.operator or not path.exists() or (held := read_roster(path)).hash == roster.hash:
             return
         try:
-            check_version(held, roster)
-            check_rules(held, roster)
+            check_follows(held, roster)
         except RemoteProtocolError as error:
             raise ValueError(f"{error.detail} (the last that it took up is {path}: removed, any is accepted)") from None
 
@@ -489,8 +488,7 @@ def take_roster(file: PartyFile, given: str) -> None:
     check_own(roster, load(Path(file.key)), file.enrolled, where="the roster that is given")
     if path.exists() and (held := read_roster(path)).hash != roster.hash:
         try:
-            check_version(held, roster)
-            check_rules(held, roster)
+            check_follows(held, roster)
         except RemoteProtocolError as error:
             raise ValueError(
                 f"{path}: another roster is there already, with the fingerprint {held.fingerprint}: leave out --roster "

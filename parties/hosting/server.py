@@ -73,7 +73,7 @@ from tacit.parties.session.task import UnusableSumError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.events import Event
 from tacit.protocol.core.machine import Ended
-from tacit.protocol.core.roster import Roster, check_rules, check_version
+from tacit.protocol.core.roster import Roster, check_follows
 from tacit.protocol.session.events import GatheringStarted
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server import TrainingServer
@@ -108,8 +108,7 @@ class RosterWatch:
             found = read_roster(self._path)
             if found.hash == held.hash:
                 return None
-            check_version(held, found)
-            check_rules(held, found)
+            check_follows(held, found)
             self._fits(found)
         except (RosterFileError, RemoteProtocolError, ValueError) as error:
             detail = error.detail if isinstance(error, RemoteProtocolError) else str(error)

@@ -1,7 +1,7 @@
 """The roster as a file: one TOML table `[[member]]` with name, role, curve and signing key for each party, the number
-of its group where clients are in groups, and the signing keys that it had before. Before them, where it has an
-operator: its version, the operator's public key, the lineage, which is drawn when the roster is made, the standby key
-that may take the operator's place, and the operator's signature of all of it.
+of its group where clients are in groups, and the signing keys that it had before; then `[[former]]` for each that was
+removed. Before them, where it has an operator: its version, the operator's public key, the lineage, which is drawn when
+the roster is made, the standby key that may take the operator's place, and the operator's signature of all of it.
 
 A roster is made from the members' cards. Once it is in use, groups never change, because sums before and after could
 else differ by a single client: newcomers wait until they fill a group of their own, and a group that loses a member is
@@ -89,7 +89,8 @@ def with_members(
     """The roster with these members after those that it has. Where clients are in groups, newcomers wait; with
     `group_size` they, and who waits already, are in groups of at least so many, if they fill one.
 
-    ValueError for who is in it already, and for groups where clients are in none.
+    Who comes back, by its key or its name, has its former keys as `previous`. ValueError for who is in it already, and
+    for groups where clients are in none.
     """
     known = {member.name: member for member in roster.members}
     for card in cards:
@@ -103,22 +104,31 @@ def with_members(
         raise ValueError("the clients of the roster are in no groups: leave out --group-size, or make the roster anew")
     last = max(member.group for member in roster.members)
     waiting = [known[name] for name in roster.waiting]
-    placed = {member.name: member for member in _grouped([*waiting, *cards], group_size, first=last + 1)}
+    gone, newcomers = list(roster.former), []
+    for card in cards:
+        for one in [one for one in gone if card.name == one.name or card.signing_public in one.signing_keys]:
+            gone.remove(one)
+            card = _renewed(one, card)
+        newcomers.append(card)
+    placed = {member.name: member for member in _grouped([*waiting, *newcomers], group_size, first=last + 1)}
     members = [placed.pop(member.name, member) for member in roster.members]
-    return _changed(roster, (*members, *placed.values()), operator)
+    return _changed(roster, (*members, *placed.values()), operator, former=tuple(gone))
 
 
 def without_members(roster: Roster, names: Collection[str], *, operator: PartyKeys | None = None) -> Roster:
-    """The roster without these; who was in a group with one of them waits. LookupError for a name that it lacks,
-    ValueError if no group would be left."""
-    for name in names:
-        roster.member(name)
+    """The roster in which these are former members; who was in a group with one of them waits. LookupError for a name
+    that it lacks, ValueError if no group would be left."""
     retired = {other for name in names for other in roster.group_of(name)}
-    members = [member for member in roster.members if member.name not in names]
+    gone = tuple(msgspec.structs.replace(roster.member(name), group=0) for name in dict.fromkeys(names))
     return _changed(
         roster,
-        tuple(msgspec.structs.replace(member, group=0) if member.name in retired else member for member in members),
+        tuple(
+            msgspec.structs.replace(member, group=0) if member.name in retired else member
+            for member in roster.members
+            if member.name not in names
+        ),
         operator,
+        former=(*roster.former, *gone),
     )
 
 
@@ -126,11 +136,13 @@ def with_other_keys(roster: Roster, card: Member, *, was: str = "", operator: Pa
     """The roster with a member's new card in the place of the old one, which has the name `was`, if not the same.
     LookupError, ValueError."""
     former = roster.member(was or card.name)
-    earlier = tuple(key for key in former.signing_keys if key != card.signing_public)
-    group = former.group if card.role == "client" else 0
-    renewed = msgspec.structs.replace(card, group=group, previous=earlier)
-    members = tuple(renewed if member is former else member for member in roster.members)
+    members = tuple(_renewed(former, card) if member is former else member for member in roster.members)
     return _changed(roster, members, operator)
+
+
+def _renewed(former: Member, card: Member) -> Member:
+    earlier = tuple(key for key in former.signing_keys if key != card.signing_public)
+    return msgspec.structs.replace(card, group=former.group if card.role == "client" else 0, previous=earlier)
 
 
 def signed_again(roster: Roster, operator: PartyKeys, standby: bytes = b"") -> Roster:
@@ -140,7 +152,14 @@ def signed_again(roster: Roster, operator: PartyKeys, standby: bytes = b"") -> R
         return _changed(roster, roster.members, operator, standby)
     # The operator before may have used up all versions; this one is later in any case.
     version, signing = roster.version % LARGEST_VERSION + 1, SigningKey(operator.signing_secret)
-    made = Roster.signed(roster.members, version=version, operator=signing, lineage=roster.lineage, standby=standby)
+    made = Roster.signed(
+        roster.members,
+        version=version,
+        operator=signing,
+        lineage=roster.lineage,
+        standby=standby,
+        former=roster.former,
+    )
     return _checked(roster, made)
 
 
@@ -183,11 +202,12 @@ def write_roster(roster: Roster, path: Path, *, replace: bool = False) -> None:
 
 def _text(roster: Roster) -> bytes:
     tables = [
-        f'[[member]]\nname = "{member.name}"\nrole = "{member.role}"\n'
+        f'[[{table}]]\nname = "{member.name}"\nrole = "{member.role}"\n'
         f'curve = "{encode_key(member.curve_public)}"\nsigning = "{encode_key(member.signing_public)}"\n'
         + (f"group = {member.group}\n" if member.group else "")
         + (f"previous = {[*map(encode_key, member.previous)]}\n" if member.previous else "")
-        for member in roster.members
+        for table, some in (("member", roster.members), ("former", roster.former))
+        for member in some
     ]
     if roster.operator:
         tables.insert(
@@ -250,6 +270,7 @@ def _decoded(content: bytes, where: str) -> Roster:
             decode_signature(file.signature) if file.signature else b"",
             decode_key(file.lineage) if file.lineage else b"",
             decode_key(file.standby) if file.standby else b"",
+            tuple(_member(entry) for entry in file.former),
         )
     except (msgspec.DecodeError, ValueError) as error:
         raise RosterFileError(f"{where}: {error}") from error
@@ -271,21 +292,31 @@ class _RosterFile(msgspec.Struct, forbid_unknown_fields=True):
     lineage: str = ""
     standby: str = ""
     signature: str = ""
+    former: list[_Entry] = []
 
 
-def _changed(roster: Roster, members: tuple[Member, ...], operator: PartyKeys | None, standby: bytes = b"") -> Roster:
+def _changed(
+    roster: Roster,
+    members: tuple[Member, ...],
+    operator: PartyKeys | None,
+    standby: bytes = b"",
+    former: tuple[Member, ...] | None = None,
+) -> Roster:
     """These members instead: as the next version, if the roster has versions. ValueError for what never changes."""
+    former = roster.former if former is None else former
     if not roster.operator:
         if operator is not None:
             raise ValueError("the roster has no operator: leave out --operator, or make the roster anew with it")
-        made = Roster(members, standby=standby)
+        made = Roster(members, standby=standby, former=former)
     elif operator is None or operator.signing_public != roster.operator:
         whose = f"{operator.name!r} is not its operator" if operator else "it has an operator"
         raise ValueError(f"{whose}: give its operator's key file as --operator")
     else:
         signing = SigningKey(operator.signing_secret)
         version, standby = roster.version + 1, standby or roster.standby
-        made = Roster.signed(members, version=version, operator=signing, lineage=roster.lineage, standby=standby)
+        made = Roster.signed(
+            members, version=version, operator=signing, lineage=roster.lineage, standby=standby, former=former
+        )
     return _checked(roster, made)
 
 

@@ -203,11 +203,13 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     """32 random bytes of the first version, which all later ones have; empty without an operator."""
     standby: bytes = b""
     """Ed25519 public key that may take the operator's place, 32 bytes; empty if none may."""
+    former: tuple[Member, ...] = ()
+    """Who was removed, so that what they have spent of a privacy budget counts when they come back."""
 
     def __post_init__(self) -> None:
         holder_of_key: dict[bytes, str] = {}
         names: set[str] = set()
-        for member in self.members:
+        for member in (*self.members, *self.former):
             if member.name in names:
                 raise ValueError(f"member {member.name!r} is in the roster twice; remove one entry or rename it")
             names.add(member.name)
@@ -249,12 +251,19 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @classmethod
     def signed(
-        cls, members: tuple[Member, ...], *, version: int, operator: SigningKey, lineage: bytes, standby: bytes = b""
+        cls,
+        members: tuple[Member, ...],
+        *,
+        version: int,
+        operator: SigningKey,
+        lineage: bytes,
+        standby: bytes = b"",
+        former: tuple[Member, ...] = (),
     ) -> Roster:
         """The roster of these members as its operator makes it. ValueError as of the class."""
-        hashed = sha256(_encode(members, version, operator.public, lineage, standby)).digest()
+        hashed = sha256(_encode(members, version, operator.public, lineage, standby, former)).digest()
         signature = operator.sign(RosterLabel.SIGN_ROSTER, hashed)
-        return cls(members, version, operator.public, signature, lineage, standby)
+        return cls(members, version, operator.public, signature, lineage, standby, former)
 
     @classmethod
     def decode(cls, encoded: bytes, signature: bytes, *, held: Roster) -> Roster:
@@ -269,8 +278,10 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
             verify(held.standby, signature, RosterLabel.SIGN_ROSTER, hashed)
         try:
             read = msgspec.msgpack.decode(encoded, type=_Encoded)
-            members = tuple(Member(**msgspec.structs.asdict(row)) for row in read.rows)
-            found = cls(members, read.version, read.operator, signature, read.lineage, read.standby)
+            members, former = (
+                tuple(Member(**msgspec.structs.asdict(row)) for row in rows) for rows in (read.rows, read.former)
+            )
+            found = cls(members, read.version, read.operator, signature, read.lineage, read.standby, former)
         except (ValueError, msgspec.DecodeError) as error:
             raise RemoteProtocolError(Code.MALFORMED, f"a roster that is none: {error}") from None
         if found.encoded != encoded:
@@ -279,13 +290,8 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def encoded(self) -> bytes:
-        """What the hash is of: the msgpack encoding, every item in its shortest form, of the array ["tacit/1 roster",
-        [[name, role, curve_public, signing_public, group], ...], version, operator, lineage] in roster order: str, rows
-        of str, str, bin 32, bin 32, int, then int, bin 32, bin 32. Without an operator the array ends with the rows.
-        The row of a member that had other keys ends with an array of them, bin 32 each; the array ends with the standby
-        key, bin 32, where there is one.
-        """
-        return _encode(self.members, self.version, self.operator, self.lineage, self.standby)
+        """What the hash is of: docs/spec/encoding.md."""
+        return _encode(self.members, self.version, self.operator, self.lineage, self.standby, self.former)
 
     @cached_property
     def hash(self) -> bytes:
@@ -393,12 +399,24 @@ class _Encoded(msgspec.Struct, array_like=True):
     operator: bytes
     lineage: bytes
     standby: bytes = b""
+    former: list[_Row] = []
 
 
-def _encode(members: tuple[Member, ...], version: int, operator: bytes, lineage: bytes, standby: bytes) -> bytes:
-    rows = [row if row[-1] else row[:-1] for row in map(msgspec.structs.astuple, members)]
-    keys = (version, operator, lineage, *([standby] if standby else ())) if operator else ()
-    return msgspec.msgpack.encode((_HASH_LABEL, rows, *keys))
+def _encode(
+    members: tuple[Member, ...],
+    version: int,
+    operator: bytes,
+    lineage: bytes,
+    standby: bytes,
+    former: tuple[Member, ...],
+) -> bytes:
+    rows, gone = (
+        [row if row[-1] else row[:-1] for row in map(msgspec.structs.astuple, some)] for some in (members, former)
+    )
+    items = [_HASH_LABEL, rows, version, operator, lineage, standby, gone]
+    while not items[-1]:
+        items.pop()
+    return msgspec.msgpack.encode(items)
 
 
 def group_numbers(clients: int, size: int, first: int = 1) -> tuple[int, ...]:
@@ -490,6 +508,12 @@ def check_later(held: Roster, offered: Roster, own: str) -> Difference:
     return difference(held, offered)
 
 
+def check_follows(held: Roster, offered: Roster) -> None:
+    """Refuse, as `check_later` does, what no party takes up, whoever it is."""
+    check_version(held, offered)
+    check_rules(held, offered)
+
+
 def check_rules(held: Roster, offered: Roster) -> None:
     """Refuse (MEMBERS) what no operator may change while a federation goes on."""
     if offered.server.name != held.server.name:
@@ -498,13 +522,15 @@ def check_rules(held: Roster, offered: Roster) -> None:
     for member in offered.members:
         if roles.get(member.name, member.role) != member.role:
             raise _broken(f"{member.name!r} was a {roles[member.name]}, and is a {member.role}")
-    names = {member.name: member for member in offered.members}
-    heirs = {key: member for member in offered.members for key in member.signing_keys}
-    for former in held.members:
+    names = {member.name: member for member in (*offered.members, *offered.former)}
+    heirs = {key: member for member in names.values() for key in member.signing_keys}
+    for former in (*held.members, *held.former):
         heir = heirs.get(former.signing_public) or names.get(former.name)
         # Whoever else names the server's keys is not it.
         heir = offered.server if former is held.server else heir
-        if heir is not None and heir.signing_keys[: len(former.signing_keys)] != former.signing_keys:
+        if heir is None:
+            raise _broken(f"{former.name!r} has gone, and is not named in it as former")
+        if heir.signing_keys[: len(former.signing_keys)] != former.signing_keys:
             raise _broken(f"{heir.name!r} has other keys, and not all that it had before are named in it")
     if held.clients and bool(held.groups) != bool(offered.groups):
         raise _broken("clients were in groups, and are in none, or the reverse")

@@ -336,14 +336,19 @@ def read_members(*, bitmap: Octets, size: int) -> list[int]:
 
 
 def roster_of(
-    rows: tuple[MemberInput, ...], version: int, operator: bytes | None, lineage: bytes | None, standby: bytes | None
+    rows: tuple[MemberInput, ...],
+    version: int,
+    operator: bytes | None,
+    lineage: bytes | None,
+    standby: bytes | None,
+    former: tuple[MemberInput, ...],
 ) -> Roster:
     """The roster with these rows. operator: the private key of who signs this version; standby: a public key."""
-    members = tuple(Member(**msgspec.structs.asdict(row)) for row in rows)
+    members, gone = (tuple(Member(**msgspec.structs.asdict(row)) for row in some) for some in (rows, former))
+    more: dict[str, Any] = {"lineage": lineage or b"", "standby": standby or b"", "former": gone}
     if operator is None:
-        return Roster(members, version, lineage=lineage or b"", standby=standby or b"")
-    signing = SigningKey(operator)
-    return Roster.signed(members, version=version, operator=signing, lineage=lineage or b"", standby=standby or b"")
+        return Roster(members, version, **more)
+    return Roster.signed(members, version=version, operator=SigningKey(operator), **more)
 
 
 def roster_hash(
@@ -353,16 +358,23 @@ def roster_hash(
     operator: Octets | None = None,
     lineage: Octets | None = None,
     standby: Octets | None = None,
+    former: tuple[MemberInput, ...] = (),
 ) -> bytes:
     """The hash of a roster; operator: the private key of who signs this version, if it has any."""
-    return roster_of(members, version, operator, lineage, standby).hash
+    return roster_of(members, version, operator, lineage, standby, former).hash
 
 
 def roster_signature(
-    *, members: tuple[MemberInput, ...], version: int, operator: Octets, lineage: Octets, standby: Octets | None = None
+    *,
+    members: tuple[MemberInput, ...],
+    version: int,
+    operator: Octets,
+    lineage: Octets,
+    standby: Octets | None = None,
+    former: tuple[MemberInput, ...] = (),
 ) -> dict[str, bytes]:
     """A version of a roster as it travels: its encoding and its operator's signature, made with this private key."""
-    signed = roster_of(members, version, operator, lineage, standby)
+    signed = roster_of(members, version, operator, lineage, standby, former)
     return {"encoded": signed.encoded, "signature": signed.signature}
 
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from tacit.protocol.core.primitives import SigningKey
-from tacit.protocol.core.roster import RosterLabel
+from tacit.protocol.core.roster import Member, RosterLabel
 from tacit.protocol.session.messages import Hello, NewRoster
 from tests.vectors_corpus.faults import Reframe, envelope, fields, first_bit, instead, to
 from tests.vectors_corpus.groups import CHANGES, CLIENTS, PAIRS, all_there
@@ -56,9 +56,15 @@ def rotated(rows: Rows, name: str) -> Rows:
     )  # fmt: skip
 
 
-def signed(rows: Rows, version: int = 2, **named: bytes) -> dict[str, bytes]:
-    """The fields of new-roster; named: another operator or lineage."""
-    fields = SECOND | {"version": version} | named
+def gone(rows: Rows) -> tuple[Member, ...]:
+    """Who was in the first version, and is not in these rows."""
+    there = {row[field] for row in rows for field in ("name", "signing_public")}
+    return tuple(Member(**row) for row in roster() if there.isdisjoint((row["name"], row["signing_public"])))
+
+
+def signed(rows: Rows, version: int = 2, **named: Any) -> dict[str, bytes]:
+    """The fields of new-roster; named: another operator or lineage, or other former members."""
+    fields = SECOND | {"version": version, "former": gone(rows)} | named
     made = roster_of(rows, **fields)
     return {"roster": made.encoded, "signature": made.signature}
 
@@ -73,6 +79,10 @@ def rosters() -> Script:
     script.do("sign roster", members=with_row(roster(3), CHEAT, previous=[drawn("first"), drawn("second")]), **SECOND)
     script.do("roster", members=roster(3), **WITH_STANDBY)
     script.do("sign roster", members=roster(3), **WITH_STANDBY)
+    former = [row | {"previous": [drawn(row["name"])]} for row in roster(5)[-2:]]
+    for given in ({}, FIRST, WITH_STANDBY):
+        script.do("roster", members=roster(3), **given, former=former)
+    script.do("sign roster", members=roster(3), **FIRST, former=former[:1])
     return script
 
 
@@ -88,6 +98,8 @@ def rosters_bad_version() -> Script:
     for standby in (SigningKey(OPERATOR).public, roster(3)[1]["signing_public"], drawn("standby")[:31]):
         script.refuse("INVALID", "roster", members=roster(3), **FIRST | {"standby": standby})
     script.refuse("INVALID", "roster", members=roster(3), standby=drawn("standby"))
+    for former in (roster(3)[-1:], [roster(4)[-1] | {"signing_public": roster(3)[1]["signing_public"]}]):
+        script.refuse("INVALID", "roster", members=roster(3), **FIRST, former=former)
     return script
 
 
@@ -99,7 +111,7 @@ def session_changed() -> Play:
         signed=FIRST,
     )
     hold_round(play, 1)
-    play.act(SERVER, "change_roster", roster=roster_of(changed(), **SECOND), model=MODEL)
+    play.act(SERVER, "change_roster", roster=roster_of(changed(), **SECOND, former=gone(changed())), model=MODEL)
     play.deliver()
     return ending(ending(play, "roster changed"), "ended", "ROSTER")
 
@@ -180,7 +192,7 @@ def grouped() -> Play:
         groups=PAIRS, signed=FIRST, draws=128, mode="semi-honest", silent=("client-5",), **CHANGES,
     )  # fmt: skip
     play.deliver()
-    play.act(SERVER, "change_roster", roster=roster_of(RETIRED, **SECOND), model=b"")
+    play.act(SERVER, "change_roster", roster=roster_of(RETIRED, **SECOND, former=gone(RETIRED)), model=b"")
     play.deliver()
     return ending(play, "roster changed")
 
@@ -283,6 +295,9 @@ FAULTS: Final[dict[str, SessionFault]] = {
     "new_roster_bad_previous": _fault(
         "Other keys of a client, whose earlier ones are not named.", "MEMBERS",
         _telling(lambda: with_row(rotated(changed(), "client-0"), "client-0", previous=())),
+    ),
+    "new_roster_bad_former": _fault(
+        "A roster without a client, which is not named as former.", "MEMBERS", _telling(changed, former=())
     ),
     "new_roster_bad_standby": _fault(
         "Another standby key, which the operator has signed.", "ROSTER",

@@ -56,8 +56,9 @@ def roster(clients: int = CLIENTS, groups: Sequence[int] = ()) -> list[dict[str,
     return rows
 
 
-def roster_of(rows: Sequence[Mapping[str, Any]], version: int = 0, **signed: bytes) -> Roster:
-    """The roster with these rows. signed: the private key of who signs this version, the lineage, and a standby key."""
+def roster_of(rows: Sequence[Mapping[str, Any]], version: int = 0, **signed: Any) -> Roster:
+    """The roster with these rows. signed: the private key of who signs this version, the lineage, a standby key, and
+    former members."""
     members = tuple(Member(**row) for row in rows)
     if not signed:
         return Roster(members, version)

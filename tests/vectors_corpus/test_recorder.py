@@ -28,7 +28,13 @@ def changed_roster() -> RecordedWorld:
         {"server": "server", **{f"client-{number}": "client" for number in range(4)}}, Streams(b"recorded")
     )
     first, second = (
-        Roster.signed(roster.members[:size], version=version, operator=SigningKey(b"\x11" * 32), lineage=bytes(32))
+        Roster.signed(
+            roster.members[:size],
+            version=version,
+            operator=SigningKey(b"\x11" * 32),
+            lineage=bytes(32),
+            former=roster.members[size:],
+        )
         for version, size in ((1, 5), (2, 4))
     )
     world = RecordedFederation(small_configuration(4), 0, rounds=2, members=(first, signing))

@@ -2,7 +2,7 @@
 
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aggregation import Terms, pairwise_mask
@@ -92,7 +92,7 @@ def to_body(value: Any) -> Any:
     return [to_body(item) for item in value] if isinstance(value, list) else value
 
 
-def members_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def members_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {"group": 0}
         | row
@@ -103,10 +103,15 @@ def members_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def roster_of(
-    members: list[dict[str, Any]], version: int = 0, operator: str = "", lineage: str = "", standby: str = ""
+    members: list[dict[str, Any]],
+    version: int = 0,
+    operator: str = "",
+    lineage: str = "",
+    standby: str = "",
+    former: Sequence[dict[str, Any]] = (),
 ) -> Roster:
     keys = {"lineage": octets(lineage), "standby": octets(standby)}
-    return Roster(members_of(members), version, octets(operator), **keys)
+    return Roster(members_of(members), version, octets(operator), **keys, former=members_of(former))
 
 
 def do_sign_roster(**given: Any) -> dict[str, bytes]:

@@ -1,6 +1,7 @@
 """Who the parties are, and how their messages are numbered: docs/spec/session.md, docs/spec/encoding.md."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from constants import GROUP, SIGN_ROSTER, Refused, require
@@ -19,16 +20,19 @@ class Roster:
         signature: bytes = b"",
         lineage: bytes = b"",
         standby: bytes = b"",
+        former: Sequence[dict[str, Any]] = (),
     ) -> None:
         private, self.operator = (b"", operator) if signature or not operator else (operator, ed25519_public(operator))
         self.members, self.version, self.lineage, self.standby = members, version, lineage, standby
-        self.encoded = write_roster(members, version, self.operator, lineage, standby)
+        self.encoded = write_roster(members, version, self.operator, lineage, standby, list(former))
         self.hash = hashlib.sha256(self.encoded).digest()
         self.signature = sign(private, SIGN_ROSTER, self.hash) if private else signature
         (self.server,) = (member["name"] for member in members if member["role"] == "server")
         self.clients = [member["name"] for member in members if member["role"] == "client"]
         self.signing_keys = {member["name"]: member["signing_public"] for member in members}
-        self.all_keys = {member["name"]: [*member.get("previous", ()), member["signing_public"]] for member in members}
+        self.all_keys = {
+            member["name"]: [*member.get("previous", ()), member["signing_public"]] for member in (*members, *former)
+        }
         self.group_numbers = {member["name"]: member["group"] for member in members if member["group"]}
 
     def waits(self, name: str) -> bool:
@@ -44,8 +48,8 @@ class Roster:
             signer = self.standby
             require(signer != b"", "SIGNATURE")
             verify(signer, signature, SIGN_ROSTER, hashed)
-        members, version, lineage, standby = read_roster(encoded, signer)
-        found = Roster(members, version, signer, signature, lineage, standby)
+        members, version, lineage, standby, former = read_roster(encoded, signer)
+        found = Roster(members, version, signer, signature, lineage, standby, former)
         before, after = ({member["name"]: member for member in roster.members} for roster in (self, found))
         require(found.lineage == self.lineage, "ROSTER")
         if signer == self.standby:
@@ -60,7 +64,7 @@ class Roster:
         for other, keys in self.all_keys.items():
             heirs = [name for name, later in found.all_keys.items() if keys[-1] in later]
             heirs = [other] if other == self.server else heirs or [name for name in found.all_keys if name == other]
-            require(all(found.all_keys[heir][: len(keys)] == keys for heir in heirs), "MEMBERS")
+            require(bool(heirs) and all(found.all_keys[heir][: len(keys)] == keys for heir in heirs), "MEMBERS")
         require(not self.clients or bool(self.group_numbers) == bool(found.group_numbers), "MEMBERS")
         for other in self.group_numbers:
             group = self.group_of(other)

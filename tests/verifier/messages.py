@@ -208,7 +208,9 @@ ROWS = Array(2**32, Row())
 ROSTER_VERSION = Integer(1, 2**31)
 
 
-def check_roster(members: list[dict[str, Any]], operator: bytes, standby: bytes) -> None:
+def check_roster(members: list[dict[str, Any]], operator: bytes, standby: bytes, former: list[dict[str, Any]]) -> None:
+    require([member["role"] for member in members].count("server") == 1, "INVALID")
+    members = members + former
     require(all(member["role"] == "client" or not member["group"] for member in members), "INVALID")
     require(all(member["group"] <= LARGEST_COHORT for member in members), "INVALID")
     names = [member["name"] for member in members]
@@ -218,34 +220,49 @@ def check_roster(members: list[dict[str, Any]], operator: bytes, standby: bytes)
     keys += [operator, *([standby] if standby else [])]
     require(len(set(names)) == len(names) and len(set(keys)) == len(keys), "INVALID")
     require(all(re.fullmatch("[a-z0-9-]{1,64}", name) for name in names), "INVALID")
-    require([member["role"] for member in members].count("server") == 1, "INVALID")
+
+
+Rows = list[dict[str, Any]]
+EMPTY = b"\xc4\x00"
 
 
 def write_roster(
-    members: list[dict[str, Any]], version: int, operator: bytes, lineage: bytes, standby: bytes = b""
+    members: Rows, version: int, operator: bytes, lineage: bytes, standby: bytes = b"", former: Rows | None = None
 ) -> bytes:
-    """["tacit/1 roster", [[name, role, curve_public, signing_public, group], ...]], then version, operator, lineage,
-    and the standby key, if there is one."""
-    check_roster(members, operator, standby)
+    """["tacit/1 roster", rows of members, version, operator, lineage, standby, rows of former members], without the
+    empty items at its end."""
+    check_roster(members, operator, standby, former or [])
     require(len(standby) in ((0, 32) if operator else (0,)), "INVALID")
     require(bool(operator) == (1 <= version <= 2**31) and (operator or not version), "INVALID")
     require(len(lineage) == (32 if operator else 0), "INVALID")
-    more = ROSTER_VERSION.write(version) + HASH.write(operator) + HASH.write(lineage) if operator else b""
-    more += HASH.write(standby) if standby else b""
-    return bytes([0x92 + 3 * bool(operator) + bool(standby)]) + ROSTER_HEAD + ROWS.write(members) + more
+    items = [ROSTER_HEAD, ROWS.write(members)]
+    if operator or former:
+        items += [ROSTER_VERSION.write(version) if operator else b"\0"]
+        items += [HASH.write(key) if key else EMPTY for key in (operator, lineage)]
+    if standby or former:
+        items += [HASH.write(standby) if standby else EMPTY]
+    items += [ROWS.write(former)] if former else []
+    return bytes([0x90 + len(items)]) + b"".join(items)
 
 
-def read_roster(encoded: bytes, operator: bytes) -> tuple[list[dict[str, Any]], int, bytes, bytes]:
-    """The members, the version, the lineage and the standby key of a roster with this operator."""
+def read_roster(encoded: bytes, operator: bytes) -> tuple[Rows, int, bytes, bytes, Rows]:
+    """The members, the version, the lineage, the standby key and the former members of a roster with this operator."""
     reader = Reader(encoded)
     head = reader.take(1 + len(ROSTER_HEAD))
-    require(head[:1] in (b"\x95", b"\x96") and head[1:] == ROSTER_HEAD, "MALFORMED")
+    require(head[:1] in (b"\x95", b"\x96", b"\x97") and head[1:] == ROSTER_HEAD, "MALFORMED")
     members, version, named = ROWS.read(reader), ROSTER_VERSION.read(reader), HASH.read(reader)
     lineage = HASH.read(reader)
-    standby = HASH.read(reader) if head[:1] == b"\x96" else b""
+    standby, former = b"", []
+    if head[:1] == b"\x97" and encoded[reader.position : reader.position + 2] == EMPTY:
+        reader.take(2)
+    elif head[:1] != b"\x95":
+        standby = HASH.read(reader)
+    if head[:1] == b"\x97":
+        former = ROWS.read(reader)
+        require(former != [], "MALFORMED")
     require(reader.position == len(encoded) and named == operator, "MALFORMED")
     try:
-        check_roster(members, operator, standby)
+        check_roster(members, operator, standby, former)
     except Refused:
         raise Refused("MALFORMED") from None
-    return members, version, lineage, standby
+    return members, version, lineage, standby, former

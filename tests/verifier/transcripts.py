@@ -34,7 +34,7 @@ FAMILIES = {
 def roster_of(given: dict[str, Any]) -> Roster:
     found = given["roster"]
     return Roster(
-        found["members"], found["version"], found["operator"], found["signature"], found["lineage"], found["standby"]
+        *(found[name] for name in ("members", "version", "operator", "signature", "lineage", "standby", "former"))
     )
 
 

@@ -19,7 +19,8 @@ from tacit.parties.links.roster import (
     write_roster,
 )
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.roster import Member, Role, check_later
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.roster import Member, Role, Roster, check_later, check_rules
 
 NAMES = ("server", *(f"client-{number}" for number in range(1, 10)))
 
@@ -100,6 +101,33 @@ def test_other_keys_take_the_place_of_the_old_ones() -> None:
         with_other_keys(roster, replace(card("server"), name="other"), was="server")
     with pytest.raises(ValueError, match="'client-2' was a client, and is a dealer"):
         with_other_keys(roster, replace(new, role="dealer"))
+
+
+def test_who_comes_back_has_all_keys_that_it_ever_had() -> None:
+    """What was spent with former keys counts, and the roster that the member kept refuses versions that forget them."""
+    office = generate("office")
+    first = make_roster(CARDS[:4], operator=office)
+    rotated = with_other_keys(first, new := card("client-2"), operator=office)
+    removed = without_members(rotated, ["client-2"], operator=office)
+    keys = rotated.member("client-2").signing_keys
+    assert (removed.former, removed.clients) == ((rotated.member("client-2"),), ("client-1", "client-3"))
+    newer = card("client-2")
+    renamed = replace(new, name="client-9")
+    for back, known in ((new, keys), (renamed, keys), (newer, (*keys, newer.signing_public))):
+        added = with_members(removed, [back], operator=office)
+        assert (added.member(back.name).signing_keys, added.former) == (known, ())
+        for held in (first, rotated, removed):
+            check_rules(held, added)
+    with pytest.raises(ValueError, match="not all that it had before are named"):
+        with_members(removed, [CARDS[2]], operator=office)
+    # A version that an operator made otherwise, of rows alone.
+    signing = SigningKey(office.signing_secret)
+    for members in (removed.members, (*removed.members, new), (*removed.members, newer)):
+        forgotten = Roster.signed(members, version=9, operator=signing, lineage=first.lineage)
+        for held in (rotated, removed):
+            with pytest.raises(RemoteProtocolError) as refused:
+                check_rules(held, forgotten)
+            assert refused.value.code is Code.MEMBERS
 
 
 def test_only_its_operator_makes_versions(tmp_path: Path) -> None:

@@ -32,8 +32,15 @@ SERVER = member("server", "server")
 LINEAGE = bytes(range(32))
 
 
-def roster(*members: Member, version: int = 1, operator: SigningKey = OPERATOR, lineage: bytes = LINEAGE) -> Roster:
-    return Roster.signed((SERVER, *members), version=version, operator=operator, lineage=lineage)
+def roster(
+    *members: Member,
+    version: int = 1,
+    operator: SigningKey = OPERATOR,
+    lineage: bytes = LINEAGE,
+    former: tuple[Member, ...] = (),
+) -> Roster:
+    members = (SERVER, *members)
+    return Roster.signed(members, version=version, operator=operator, lineage=lineage, former=former)
 
 
 def signed(*members: Member, version: int) -> Roster:
@@ -50,14 +57,16 @@ def refusal(held: Roster, offered: Roster, own: str = "a") -> tuple[Code, str]:
 
 
 def test_what_is_different_is_named() -> None:
-    offered = roster(member("c"), member("b", keys=1), member("a"), version=5)
+    dealer = member("d", "dealer")
+    offered = roster(member("c"), member("b", keys=1), member("a"), version=5, former=(dealer,))
     found = check_later(HELD, offered, "a")
     assert found == Difference(added=("c",), removed=("d",), rotated=("b",), regrouped=())
     assert found.changes == ("add", "remove", "rotate")
     assert check_later(HELD, roster(*HELD.members[1:], version=4), "a").changes == ()
     held = roster(*(member(name, group=1 + number // 2) for number, name in enumerate("abce")), member("f"))
     groups = {"a": 9, "b": 9, "c": 0, "f": 3, "g": 3}
-    found = check_later(held, roster(*(member(name, group=groups[name]) for name in groups), version=2), "a")
+    offered = roster(*(member(name, group=groups[name]) for name in groups), version=2, former=(member("e"),))
+    found = check_later(held, offered, "a")
     assert found == Difference(added=("g",), removed=("e",), rotated=(), regrouped=("c", "f"))
     assert found.changes == ("add", "remove", "regroup")
 
@@ -149,7 +158,8 @@ PLACES = tuple(product((GONE, 0, 1, 2), repeat=4))
 """Where each of four clients is: gone, in no group, or in one of two."""
 GROUPED = {
     places: Roster(
-        (SERVER, *(member(name, group=place) for name, place in zip("abce", places, strict=True) if place != GONE))
+        (SERVER, *(member(name, group=place) for name, place in zip("abce", places, strict=True) if place != GONE)),
+        former=tuple(member(name) for name, place in zip("abce", places, strict=True) if place == GONE),
     )
     for places in PLACES
 }

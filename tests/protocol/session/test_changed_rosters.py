@@ -27,7 +27,11 @@ MEMBERS = {member.name: member for member in ROSTER.members}
 
 
 def version(number: int, *members: Member) -> Roster:
-    return Roster.signed((MEMBERS["server"], *members), version=number, operator=OPERATOR, lineage=LINEAGE)
+    """All others are former members of it."""
+    names = {"server", *(member.name for member in members)}
+    former = tuple(member for name, member in MEMBERS.items() if name not in names)
+    members = (MEMBERS["server"], *members)
+    return Roster.signed(members, version=number, operator=OPERATOR, lineage=LINEAGE, former=former)
 
 
 def clients(*numbers: int, groups: tuple[int, ...] = ()) -> list[Member]:
