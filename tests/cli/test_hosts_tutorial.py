@@ -1,4 +1,4 @@
-"""The tutorials of docs/hosts.md, word for word: hosts' folders, their commands, and a stand-in for scp."""
+"""The tutorials between hosts, word for word: hosts' folders, their commands, and a stand-in for scp."""
 
 import json
 import os
@@ -9,15 +9,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     from hosts import free_port
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.smoke]
+pytestmark = pytest.mark.end_to_end
 
 PAGE = Path(__file__).parents[2] / "docs" / "hosts.md"
+MODEL_OWNER = PAGE.with_name("tutorials") / "model-owner.md"
 INFERENCE = re.compile(r"^## Private inference between hosts$.*?(?=^## )", re.M | re.S)
 ADAPTATION = re.compile(r"^## Adapting a model between hosts$.*?(?=^## )", re.M | re.S)
 PREDICTION = re.compile(r"^## Asking with what was learned$.*?(?=^## )", re.M | re.S)
@@ -48,6 +54,9 @@ class Hosts:
             "HOSTS": str(path),
             "OMP_NUM_THREADS": "1",
             **{name: f"127.0.0.1:{free_port()}" for name in addresses},
+            # What timm has downloaded before; there is no network.
+            "HF_HOME": str(path / "hub"),
+            "HF_HUB_OFFLINE": "1",
         }
         self.together: list[subprocess.Popen[str]] = []
         self.background: list[subprocess.Popen[str]] = []
@@ -107,6 +116,7 @@ def fingerprints(said: str) -> list[str]:
     return re.findall(r"^fingerprint (.*)$", said, re.M)
 
 
+@pytest.mark.smoke
 def test_the_commands_of_the_tutorial(hosts: Hosts) -> None:
     text = PAGE.read_text(encoding="utf-8")
     for other in (INFERENCE, ADAPTATION, PREDICTION):
@@ -122,6 +132,7 @@ def test_the_commands_of_the_tutorial(hosts: Hosts) -> None:
         assert {path.name for path in (hosts.path / host).rglob("*.key")} <= {f"{host}.key", "server.key", "office.key"}
 
 
+@pytest.mark.smoke
 def test_the_commands_of_private_inference(hosts: Hosts) -> None:
     (section,) = INFERENCE.findall(PAGE.read_text(encoding="utf-8"))
     said = hosts.play(section)
@@ -136,6 +147,7 @@ def test_the_commands_of_private_inference(hosts: Hosts) -> None:
     assert hosts.stop(signal.SIGTERM) == [130, 130]
 
 
+@pytest.mark.smoke
 def test_the_commands_of_an_adaptation_and_of_its_predictions(hosts: Hosts) -> None:
     text = PAGE.read_text(encoding="utf-8")
     (section,) = ADAPTATION.findall(text)
@@ -160,6 +172,42 @@ def test_the_commands_of_an_adaptation_and_of_its_predictions(hosts: Hosts) -> N
     assert hosts.stop(signal.SIGTERM) == [130, 130]
 
 
+def put_weights(hub: Path) -> None:
+    """Random weights in the place of the pretrained ones of vit_tiny_patch16_224, as the hub keeps a download."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(1)
+        model = timm.create_model("vit_tiny_patch16_224")
+        model.head.weight.normal_(std=0.1)
+    folder = hub / "hub" / f"models--{model.pretrained_cfg['hf_hub_id'].replace('/', '--')}"
+    (folder / "snapshots" / "1").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("1")
+    save_file(model.state_dict(), folder / "snapshots" / "1" / "model.safetensors")
+
+
+def put_images(folder: Path, count: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    folder.mkdir(parents=True)
+    for number in range(count):
+        blocks = generator.integers(0, 256, (5, 6, 3), dtype=np.uint8)
+        Image.fromarray(blocks).resize((240, 230)).save(folder / f"{number}.png")
+
+
+def test_the_commands_of_the_model_owner(hosts: Hosts) -> None:
+    put_weights(hosts.path / "hub")
+    put_images(hosts.path / "lab" / "typical", 3, seed=1)
+    put_images(hosts.path / "clinic" / "photos", 2, seed=2)
+    said = hosts.play(MODEL_OWNER.read_text(encoding="utf-8"))
+    assert (len(fingerprints(said)), len(set(fingerprints(said)))) == (4, 1)
+    assert json.loads((hosts.path / "lab" / "rehearsal.json").read_bytes())
+    answers = json.loads((hosts.path / "clinic" / "answers.json").read_bytes())
+    assert len(answers["classes"]) == 1000
+    assert [image["refused"] for image in answers["images"]] == [False, False]
+    assert not list((hosts.path / "clinic").rglob("*.safetensors"))
+    assert hosts.stop(signal.SIGTERM) == [130, 130]
+
+
+@pytest.mark.smoke
 def test_a_first_round_takes_eight_commands_and_one_file() -> None:
     section = re.search(r"^## The first round$.*?(?=^Afterwards, or meanwhile:$)", PAGE.read_text("utf-8"), re.M | re.S)
     assert section is not None

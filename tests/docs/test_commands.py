@@ -28,7 +28,11 @@ from tests.cases import cases
 
 ROOT: Final = Path(__file__).parent.parent.parent
 PAGES: Final = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
-BY: Final = {"README.md": "tests/test_readme.py", "docs/hosts.md": "tests/cli/test_hosts_tutorial.py"}
+BY: Final = {
+    "README.md": "tests/test_readme.py",
+    "docs/hosts.md": "tests/cli/test_hosts_tutorial.py",
+    "docs/tutorials/model-owner.md": "tests/cli/test_hosts_tutorial.py",
+}
 """Pages whose blocks a test of their own runs, word for word."""
 _BLOCK: Final = re.compile(r"(?:^<!-- (?P<note>[^>]*) -->\n\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 _HERE: Final = re.compile(r"(<<\s*(\w+)[^\n]*)\n.*?^\2$", re.M | re.S)
