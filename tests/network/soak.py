@@ -12,6 +12,7 @@ In a part of the rounds one thing happens, in a phase drawn by the seed:
 | copy | a former copy of a client's folder is started beside it: the copy is refused, the client goes on |
 | restore | a client's folder is that of a backup, and refused: it gets other keys, by another version of the roster |
 | leave | a client is removed from the roster, or one that was removed is added again |
+| relay | the HAProxy through which two clients reach the server is killed and started again |
 
 One client has a privacy budget for a third of the rounds, and is restored like others. In the end every sum that was
 applied is compared with what its survivors contributed, the models show that each was applied once, no more sums than
@@ -48,22 +49,33 @@ from tacit.protocol.sum.states import Phase
 from tacit.simulate.federation.run import verify
 from tests.cli.hosts import Process
 from tests.cli.office import Office
-from tests.network.federation import NetworkHosts, federation
+from tests.network.federation import PORT, NetworkHosts, federation
 from tests.network.namespaces import obstacle
 
 CLIENTS: Final = 8
 """One may be removed, one have spent its budget, and of the others a round survives the event "both"."""
 LIMITED: Final = "client-8"
 """Who has a privacy budget."""
+RELAYED: Final = ("client-6", "client-7")
+RELAY: Final = "relay"
+HAPROXY: Final = """defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 1h
+    timeout server 1h
+listen federation
+    bind {own}:{port}
+    server federation {server}:{port}
+"""
 NOISE: Final = '[protection]\nscheme = "dp-gaussian"\ndp_clip = 0.015\ndp_noise = 4.0\n'
 EACH: Final = cost_of(Noise(4.0, norm=0.015, delta=1e-5))
 PHASES: Final = (Phase.ADVERTISE_KEYS, Phase.SHARE_KEYS, Phase.TRAIN, Phase.CONSISTENCY_CHECK, Phase.UNMASK)
 """Vectors are small: there is no time between when all are ready and when all have come."""
 EVENTS: Final = (
     ("calm", 10), ("kill", 3), ("partition", 3), ("both", 1), ("server", 1), ("move", 1),
-    ("copy", 2), ("restore", 2), ("leave", 2),
+    ("copy", 2), ("restore", 2), ("leave", 2), ("relay", 1),
 )  # fmt: skip
-"""What happens in a round, and how often in twenty-five."""
+"""What happens in a round, and its weight."""
 EPOCHS: Final = 25
 """So many that a round takes a second or two: who starts again is to find the federation where it was."""
 LAST: Final = 15
@@ -104,6 +116,7 @@ class Soak:
         epsilon = get_epsilon_gaussian(1 / math.sqrt((self._budget + 0.5) * EACH), 1e-5)
         with (hosts.path / LIMITED / "party.toml").open("a") as file:
             file.write(f"[policy]\nlargest_epsilon = {epsilon}\n")
+        self._begin_relay()
         self._start("server", "server", "party.toml", "experiment.toml").until("listens at")
         for name in hosts.names[1:]:
             self._join(name, "--spent", "0")
@@ -123,6 +136,17 @@ class Soak:
         self._running["server"].end()
         for name in self._hosts.names[1:]:
             self._stop(name, signal.SIGTERM)
+
+    def _begin_relay(self) -> None:
+        network, hosts = self._hosts.network, self._hosts
+        own, server = network.address(RELAY, 4), network.address("server", 4)
+        path = hosts.path / "haproxy.cfg"
+        path.write_text(HAPROXY.format(own=own, server=server, port=PORT))
+        relay = self._running[RELAY] = hosts.launch(RELAY, ["/usr/sbin/haproxy", "-f", str(path)])
+        self._names[relay.process.pid] = RELAY
+        for name in RELAYED:
+            party = hosts.path / name / "party.toml"
+            party.write_text(party.read_text().replace(f"tcp://{server}:", f"tcp://{own}:"))
 
     def found(self) -> dict[str, Any]:
         """What became of it. VerificationError if a sum is wrong; AssertionError if a round was applied twice."""
@@ -177,6 +201,9 @@ class Soak:
             self._restore(first)
         if what == "leave":
             self._leave(first)
+        if what == "relay":
+            self._stop(RELAY)
+            self._begin_relay()
 
     def _move(self) -> None:
         """Put the server's folder elsewhere."""
@@ -312,11 +339,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    if why := obstacle():
+    if why := obstacle() or ("" if Path("/usr/sbin/haproxy").exists() else "haproxy is not installed"):
         print(why)
         return
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, federation(Path(folder), clients=CLIENTS) as hosts:
+    with tempfile.TemporaryDirectory() as folder, federation(Path(folder), clients=CLIENTS, others=(RELAY,)) as hosts:
         soak = Soak(hosts, rounds=arguments.rounds, seed=arguments.seed)
         soak.run()
         found = soak.found() | {"seed": arguments.seed, "seconds": round(time.monotonic() - began)}
