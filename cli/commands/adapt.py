@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # What it imports takes a moment to load.
     from tacit.simulate.adaptation.results import AdaptationSummary
 
 
-_What = partial(typer.Option, rich_help_panel="What is learned")
-_Model = partial(typer.Option, rich_help_panel="A pretrained model, as it is")
-_How = partial(typer.Option, rich_help_panel=(HOW := "How it is run, and its results"))
+_What = partial(typer.Option, rich_help_panel="Training")
+_Model = partial(typer.Option, rich_help_panel="A pretrained model")
+_How = partial(typer.Option, rich_help_panel=(HOW := "Execution and results"))
 
 
 def adapt(
@@ -30,35 +30,35 @@ def adapt(
         typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file; `tacit config --adaptation` prints one."),
     ] = None,
     clients: Annotated[int | None, _What(help="Number of data owners.")] = None,
-    rounds: Annotated[int | None, _What(help="Rounds of learning.")] = None,
+    rounds: Annotated[int | None, _What(help="Rounds of training.")] = None,
     adapter: Annotated[
         Literal["parallel", "linear-probe"] | None, _What(help="Adapters beside blocks, or a head alone.")
     ] = None,
     reveal: Annotated[
         Literal["none", "sampled", "all"] | None,
-        _What(help="Outputs of blocks to data owners (INSECURE)."),
+        _What(help="Block outputs for data owners (INSECURE)."),
     ] = None,
     data: Annotated[
         Path | None, _What(metavar="SOURCE", help="An .npz, or a folder with a folder for each class.")
     ] = None,
     seed: Annotated[int | None, _What(min=0, max=2**63 - 1, metavar="N", help="Makes a run repeatable.")] = None,
-    model: Annotated[str, _Model(metavar="NAME", help="Its architecture in timm; all classes are learned.")] = "",
+    model: Annotated[str, _Model(metavar="NAME", help="Its architecture in timm; all classes are trained.")] = "",
     checkpoint: Annotated[Path | None, _Model(metavar="FILE", help="Its weights, a .safetensors file.")] = None,
     image_size: Annotated[
         int | None, _Model(min=8, max=1024, metavar="PIXELS", help="Edge of the images that it takes.")
     ] = None,
-    device: Annotated[str, output.device_option("Of both owners: cpu (the default) or cuda.", panel=HOW)] = "cpu",
+    device: Annotated[str, output.device_option("Device of the owners: cpu (default) or cuda.", panel=HOW)] = "cpu",
     out: Annotated[Path | None, _How(metavar="DIR", help="Default runs/<time>-<name>.")] = None,
     json_file: Annotated[Path | None, output.json_option("The summary.", metavar="FILE", panel=HOW)] = None,
     quiet: Annotated[bool, _How("--quiet", help="Show nothing but errors.")] = False,
 ) -> None:
-    """Adapt a model that nobody may see to images that nobody may see.
+    """Train adapters beside a private model on private images.
 
     A model owner has a vision transformer, data owners have images of other classes, and a dealer helps; each is a
-    process of this machine. Adapters beside the model, and a head, are trained on secret shares between the model owner
-    and each data owner, and every round the sums over the data owners are opened to them. Without arguments four data
-    owners learn five digits beside a model that knows the others; with --model and --checkpoint they learn all classes
-    of --data beside a pretrained one.
+    process of this machine. Adapters and a head are trained on secret shares between the model owner and each data
+    owner, and only sums over all data owners are opened to them. Without arguments four data owners learn five digits
+    beside a model that knows the other five. With --model and --checkpoint they learn all classes of --data beside a
+    pretrained model.
 
     Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was lost; 130 Ctrl-C.
     """

@@ -15,8 +15,8 @@ from tacit.cli.interruption import interruptible
 from tacit.cli.progress import Progress
 from tacit.parties.runs.results import Column, Table, prose
 
-_What = partial(typer.Option, rich_help_panel="What is attacked, and by whom")
-_How = partial(typer.Option, rich_help_panel=(HOW := "How it is run, and its results"))
+_What = partial(typer.Option, rich_help_panel="Attacks")
+_How = partial(typer.Option, rich_help_panel=(HOW := "Execution and results"))
 
 
 def audit(
@@ -33,7 +33,7 @@ def audit(
         _What(
             "--as",
             metavar="PARTY[+PARTY...]",
-            help="Who attacks: server, client, client-3, server+client-2, wire; of an adaptation data-owner, "
+            help="Adversary: server, client, client-3, server+client-2, wire; of an adaptation data-owner, "
             "data-owner-3, model-owner. Repeatable.",
         ),
     ] = None,
@@ -41,7 +41,7 @@ def audit(
         list[str] | None,
         _What("--attack", metavar="NAME", help="Default: those for the model; `list` names all. Repeatable."),
     ] = None,
-    images: Annotated[int, _What(help="Images of every kind of observation to attack.", min=2, max=1000)] = 10,
+    images: Annotated[int, _What(help="Images to attack for each kind of observation.", min=2, max=1000)] = 10,
     data: Annotated[
         Path | None, _What(metavar="FILE.npz|DIRECTORY", help="Images, or the files of CIFAR-10; default digits.")
     ] = None,
@@ -50,13 +50,13 @@ def audit(
     out: Annotated[Path | None, _How(metavar="DIR", help="Default runs/<time>-audit.")] = None,
     json_file: Annotated[Path | None, output.json_option("Write the result to this file too.", panel=HOW)] = None,
 ) -> None:
-    """Attack a configuration with exactly what its parties received and drew, and measure what is reconstructed.
+    """Attack a configuration and measure what is reconstructed.
 
-    It runs the configuration, parts of it, and the same without protection, by real processes that record; an
-    adaptation with every way of revealing outputs of blocks to data owners. An attack that fails without protection
-    counts as "not attacked" everywhere. Writes audit.html, audit.json.
+    Runs the configuration, its parts, and the same without protection, with real processes, and records exactly what
+    each party received and drew. For an adaptation, every way to reveal block outputs is attacked. An attack that fails
+    without protection counts as "not attacked" everywhere. Writes audit.html and audit.json.
 
-    Exit status: 0 all was run; 1 a run failed, or nothing was observed in it; 2 wrong input; 130 Ctrl-C.
+    Exit status: 0 all attacks ran; 1 a run failed, or recorded nothing; 2 wrong input; 130 Ctrl-C.
     """
     if "list" in (attacks or ()):
         output.screen().print(output.terminal(_attack_list()))

@@ -28,20 +28,20 @@ def secagg(
     tolerate_dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Fraction that may drop out.")] = 0.33,
     corrupt: Annotated[float, typer.Option(min=0, max=0.99, help="Fraction that may collude.")] = 0.33,
     mode: Annotated[
-        Literal["semi-honest", "active"], typer.Option(help="What the server is trusted with.")
+        Literal["semi-honest", "active"], typer.Option(help="Adversary model of the server.")
     ] = "semi-honest",
     graph: Annotated[
         Literal["auto", "complete", "regular"],
-        typer.Option(help="Who masks with whom; auto: regular from 20 clients on in semi-honest mode."),
+        typer.Option(help="Masking graph; auto: regular from 20 clients on in semi-honest mode."),
     ] = "auto",
-    counts: Annotated[bool, typer.Option("--counts", help="Let every coordinate carry a count.")] = False,
-    transport: Annotated[Literal["memory", "zmq"], typer.Option(help="How messages travel.")] = "memory",
+    counts: Annotated[bool, typer.Option("--counts", help="Add a count to every coordinate.")] = False,
+    transport: Annotated[Literal["memory", "zmq"], typer.Option(help="Transport of messages.")] = "memory",
     profile: Annotated[bool, typer.Option("--profile", help="Show the seconds by kind of work.")] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Compute one secure sum with the real machines and real cryptography, and time every party.
+    """Measure one secure aggregation, with the real state machines and cryptography.
 
-    Exit status: 0 the sum is exact; 1 it is not, could not be computed, or the file cannot be written; 2 wrong input.
+    Exit status: 0 the sum is exact; 1 it is wrong or failed, or the file cannot be written; 2 wrong input.
     """
     from tacit.simulate.bench.secagg import SumBenchmark, measure
 
@@ -73,9 +73,9 @@ def network(
     connected: Annotated[int, typer.Option(min=3, max=200, help="Clients to measure the server's memory with.")] = 100,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure the cost of the network for a federation, with the real machines, CURVE and ZeroMQ, and no training.
+    """Measure the network cost of a federation: real machines, CURVE and ZeroMQ, no training.
 
-    Rounds in active mode over a link with delays, the upload of vectors over 1 Gbit/s, and the server's memory.
+    Measures rounds in active mode over a delayed link, the upload of vectors over 1 Gbit/s, and the server's memory.
 
     Exit status: 0 done; 1 a session failed, or the file cannot be written; 2 wrong input.
     """
@@ -90,14 +90,13 @@ def network(
 @app.command()
 def inference(
     model: Annotated[str, typer.Option(help="A vision transformer of timm's.")] = "vit_small_patch16_224",
-    blocks: Annotated[int, typer.Option(min=1, max=64, help="So many blocks, one after the other.")] = 1,
+    blocks: Annotated[int, typer.Option(min=1, max=64, help="Number of consecutive blocks.")] = 1,
     batch: Annotated[int, typer.Option(min=1, max=4096, help="Images at a time.")] = 1,
     known: Annotated[
         Literal["known", "shared"],
         typer.Option(
             "--input",
-            help="Nobody knows the input of a block (shared), or the data owner does (known). "
-            f"Known: {KNOWN_GIVES_AWAY}.",
+            help=f"Block inputs are secret-shared, or known to the data owner. Known: {KNOWN_GIVES_AWAY}.",
         ),
     ] = "shared",
     against: Annotated[Literal["crypten"] | None, typer.Option(help="Measure stock CrypTen too.")] = None,
@@ -108,17 +107,17 @@ def inference(
         float | None, typer.Option(metavar="MBIT", help="Limit its rate, in megabits a second each way.")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, max=1000, help="Repetitions; the median counts.")] = 5,
-    device: Annotated[str, typer.Option(help="Where all parties compute: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device of all parties: cpu or cuda.")] = "cpu",
     json_file: JsonFile = None,
 ) -> None:
-    """Measure blocks of a vision transformer on shares, between a model owner, a data owner and a dealer.
+    """Measure ViT blocks on secret shares, between a model owner, a data owner and a dealer.
 
-    The model has random weights; the link of the two owners can be shaped, for CrypTen too. Dealer and third party are
-    not delayed. Each party has cores of its own where there are three, and all talk over loopback TCP. The sustained
-    seconds are those of passes back to back, with their correlated randomness made beside them.
+    The model has random weights. --latency and --bandwidth shape the link between the owners, for CrypTen too; the
+    links to the dealer and to CrypTen's third party stay fast. With three cores or more each party has its own; all
+    talk over loopback TCP. Sustained seconds are those of consecutive passes, including their preprocessing.
 
-    Ours is measured twice: with softmax, GELU and LayerNorm themselves, and with polynomials in their place, which
-    CrypTen computes too.
+    Our protocol is measured with softmax, GELU and LayerNorm, and with polynomials in their place, which CrypTen
+    computes too.
 
     Exit status: 0 done; 1 a party failed, or the file cannot be written; 2 wrong input; 130 Ctrl-C.
     """
@@ -152,13 +151,13 @@ def adapt(
     repeats: Annotated[int, typer.Option(min=1, max=1000, help="Steps; the median counts.")] = 3,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure passes and steps of `tacit adapt`, between a model owner, a data owner and a dealer on loopback TCP.
+    """Measure passes and steps of `tacit adapt`, over loopback TCP.
 
-    A model with random weights, ten classes; the head is learned alone, or with adapters of rank 8. All parties run on
-    two cores. Sustained seconds are those back to back, with correlated randomness made beside them.
+    Uses a model with random weights and ten classes, and trains the head alone, then with adapters of rank 8. All
+    parties share two cores. Sustained seconds are those of consecutive passes, including their preprocessing.
 
-    Exit status: 0 done; 1 a party failed, a batch was out of range, or the file cannot be written; 2 wrong input;
-    130 Ctrl-C.
+    Exit status: 0 done; 1 a party failed, a batch was out of range, or the file cannot be written; 2 wrong input; 130
+    Ctrl-C.
     """
 
     def work(progress: Progress) -> AdaptationBenchmarkResult:

@@ -12,10 +12,10 @@ from tacit.cli.output import WRONG_INPUT, failure
 def config(
     party: Annotated[
         Literal["server", "client", "dealer", "model-owner", "data-owner"] | None,
-        typer.Option(help="Print the file of a party on a host of its own instead."),
+        typer.Option(help="Print a party file instead."),
     ] = None,
-    adaptation: Annotated[bool, typer.Option("--adaptation", help="Print that of `tacit adapt` instead.")] = False,
-    short: Annotated[bool, typer.Option("--short", help="The keys alone that most simulations change.")] = False,
+    adaptation: Annotated[bool, typer.Option("--adaptation", help="Print that of `tacit adapt`.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="Print only the keys that most simulations change.")] = False,
 ) -> None:
     """Print the default experiment file, with every key explained."""
     from tacit.parties.hosting.party_file import party_toml

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 JsonFile = Annotated[Path | None, json_option("Write the verdicts to this file.")]
 
-app = typer.Typer(no_args_is_help=True, help="Check what speaks the protocol.")
+app = typer.Typer(no_args_is_help=True, help="Test implementations of the protocol.")
 
 
 @app.command()
@@ -30,7 +30,7 @@ def vectors(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Check this installation against test vectors: all outcomes must be exactly as expected.
+    """Check this installation against the test vectors.
 
     Exit status: 0 all vectors passed; 1 some failed, or the file cannot be written; 2 wrong input.
     """
@@ -50,24 +50,24 @@ def vectors(
 
 @app.command()
 def peer(
-    address: Annotated[str, typer.Argument(metavar="tcp://HOST:PORT", help="Of the live party, or to listen at.")],
+    address: Annotated[str, typer.Argument(metavar="tcp://HOST:PORT", help="Of the live party, or to listen.")],
     side: Annotated[
         Literal[
             "client", "server", "model-owner", "data-owner", "owners", "adapting-model-owner", "adapting-data-owner"
         ],
-        typer.Option("--as", help="The part of this command; the live party has the other one."),
+        typer.Option("--as", help="Role of this command; the live party is its peer."),
     ],
-    keys: Annotated[Path, typer.Option(metavar="DIR", help="roster.toml and the keys of all that it plays.")],
+    keys: Annotated[Path, typer.Option(metavar="DIR", help="roster.toml and keys of the played parties.")],
     dealer: Annotated[
         str | None,
         typer.Option(
             metavar="tcp://HOST:PORT",
-            help="As one of model owner and data owner: where the dealer listens, which it plays too.",
+            help="With --as model-owner or data-owner: address of the dealer, which is played too.",
         ),
     ] = None,
     sums: Annotated[
         str | None,
-        typer.Option(metavar="tcp://HOST:PORT", help="As adapting-model-owner: where the dealer serves the sums."),
+        typer.Option(metavar="tcp://HOST:PORT", help="With --as adapting-model-owner: address of the secure sums."),
     ] = None,
     case: Annotated[
         list[str] | None, typer.Option(help="Play only this case, after the honest one. Repeatable.")
@@ -75,9 +75,9 @@ def peer(
     wait: Annotated[float, typer.Option(min=1.0, help="Seconds to wait for any sign of the live party.")] = 60.0,
     json_file: JsonFile = None,
 ) -> None:
-    """Play the other side against a live party, honestly and not, and compare its answers with the specification.
+    """Test a live party: play its peer, honest and malicious, and compare its answers with the specification.
 
-    A party whose session ends must be started again; run it in a loop. docs/conformance.md describes every case.
+    Restart the party when its session ends; run it in a loop. docs/conformance.md describes every case.
 
     Exit status: 0 all cases passed; 1 some failed, or the file cannot be written; 2 wrong input, or no link to the
     party.
@@ -106,7 +106,9 @@ def client(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Play a cheating server against a client of this installation, in a process of its own, with fresh keys.
+    """Test a client of this installation against a malicious server.
+
+    The client is a process of its own, with fresh keys.
 
     Exit status: 0 all cases passed; 1 some failed, the client's process ended, or the file cannot be written; 2 wrong
     input.

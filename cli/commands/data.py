@@ -138,14 +138,14 @@ def inspect(
     source: Annotated[str | None, typer.Option(help="Data set, as data.source of an experiment.")] = None,
     directory: Annotated[Path | None, typer.Option(help="Where its files are.")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
-    partition: Annotated[str | None, typer.Option(help="How to divide: dirichlet, iid or centre.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Split: dirichlet, iid or centre.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the division; that of the experiment, else 0.")] = None,
-    json_file: Annotated[Path | None, json_option("Write the figures to this file too.")] = None,
+    json_file: Annotated[Path | None, json_option("Write the numbers to this file too.")] = None,
 ) -> None:
     """Show the classes and images of a data set, and the images of every client.
 
-    Nothing is downloaded; every file is checked.
+    Downloads nothing and checks every file.
 
     Exit status: 0 done; 1 the file of --json cannot be written; 2 wrong input.
     """
@@ -172,7 +172,7 @@ def divide(
     clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the division; that of the experiment, else 0.")] = None,
 ) -> None:
-    """Write what each party of a simulation would have into a file of its own, to rehearse between hosts.
+    """Write the images of each party of a simulation into files, to rehearse between hosts.
 
     client-1.npz, client-2.npz, ... have the training images of each client, server.npz the test images.
 

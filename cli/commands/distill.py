@@ -32,13 +32,13 @@ def distill(
     ] = None,
     json_file: Annotated[Path | None, output.json_option("Write distillation.json here too.", metavar="FILE")] = None,
 ) -> None:
-    """Distil a vision transformer into one of additions and products, which can run on encrypted or shared values.
+    """Distil a vision transformer into an MPC-friendly one.
 
-    The teacher is model.checkpoint, whose head must be for the classes of the images, or is trained first on all images
-    of the experiment. Writes teacher.safetensors,
-    student.safetensors, distillation.json and curves.png.
+    The student consists of additions and multiplications, so it runs on shares and on ciphertexts. The teacher is
+    model.checkpoint, whose head must be for the classes of the images, or is trained first on all images of the
+    experiment. Writes teacher.safetensors, student.safetensors, distillation.json and curves.png.
 
-    Exit status: 0 done; 1 a training diverged, or the results cannot be written; 2 wrong input; 130 Ctrl-C.
+    Exit status: 0 done; 1 training diverged, or the results cannot be written; 2 wrong input; 130 Ctrl-C.
     """
     import msgspec
 

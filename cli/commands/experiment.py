@@ -19,8 +19,8 @@ KEPT = "finished runs are kept: give the same command again"
 Found = TypeVar("Found")
 
 
-_What = partial(typer.Option, rich_help_panel="What is run")
-_How = partial(typer.Option, rich_help_panel=(HOW := "How it is run, and its results"))
+_What = partial(typer.Option, rich_help_panel="Experiment")
+_How = partial(typer.Option, rich_help_panel=(HOW := "Execution and results"))
 
 
 def experiment(
@@ -30,33 +30,33 @@ def experiment(
             metavar="NAME|FILE.py|list", help="Table or figure, or a file that defines STUDY; `list` names all tables."
         ),
     ],
-    small: Annotated[bool, _What("--small", help="The small twin, which runs in minutes.")] = False,
+    small: Annotated[bool, _What("--small", help="The small version, which runs in minutes.")] = False,
     seeds: Annotated[str, _What(metavar="0-4|0,2,7", help="Every row runs once with each of these.")] = "0-4",
     arm: Annotated[
         list[str] | None, _What(metavar="NAME", help="Only this row, or all that fit, as 'lenet-*'. Repeatable.")
     ] = None,
     data: Annotated[
-        Path | None, _What(metavar="FILE.npz|DIRECTORY", help="Images, or CIFAR-10; default of a twin: digits.")
+        Path | None, _What(metavar="FILE.npz|DIRECTORY", help="Images, or CIFAR-10; default of --small: digits.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, _What(metavar="FILE", help="Weights that models begin with: timm's, as .safetensors.")
+        Path | None, _What(metavar="FILE", help="Initial weights of models, from timm, as .safetensors.")
     ] = None,
     device: Annotated[
-        str, output.device_option("Of training and evaluation: cpu (the default) or cuda.", panel=HOW)
+        str, output.device_option("Device of training and evaluation: cpu (the default) or cuda.", panel=HOW)
     ] = "cpu",
-    out: Annotated[Path | None, _How(metavar="DIR", help="Default runs/<name>, for a twin <name>-small.")] = None,
+    out: Annotated[Path | None, _How(metavar="DIR", help="Default runs/<name>, small: runs/<name>-small.")] = None,
     json_file: Annotated[
         Path | None, output.json_option("Write table.json here too.", metavar="FILE", panel=HOW)
     ] = None,
 ) -> None:
-    """Reproduce a table or figure of a paper: every row with every seed, by real parties under secure aggregation where
-    nothing else is said.
+    """Reproduce a table or figure of a paper.
 
-    Writes table.md, table.json and plot.svg into the output directory, where the runs are too. Interrupted, the same
-    command goes on where it was; finished runs are not repeated. Rows without all of their runs are named as such.
+    Runs every row with every seed, with real parties under secure aggregation unless the row says otherwise. Writes
+    table.md, table.json and plot.svg into the output directory, beside the runs. After an interruption the same command
+    resumes; finished runs are not repeated. Rows that lack runs are marked.
 
-    Exit status: 0 all runs completed; 1 a run failed; 2 wrong input; 3 a round was aborted; 4 a server was lost;
-    130 Ctrl-C.
+    Exit status: 0 all runs completed; 1 a run failed; 2 wrong input; 3 a round was aborted; 4 a server was lost; 130
+    Ctrl-C.
     """
     from tacit.parties.runs.directory import RunDirectoryError
     from tacit.simulate.experiments.catalogue import find_study

@@ -90,7 +90,7 @@ def server(
     party: PartyToml,
     experiment: Annotated[
         Path | None,
-        typer.Argument(metavar="EXPERIMENT.toml", help="What to run; without it, what was not finished."),
+        typer.Argument(metavar="EXPERIMENT.toml", help="Default: the unfinished experiment."),
     ] = None,
     json_file: Annotated[Path | None, output.json_option("Write the summary to this file too.")] = None,
     dashboard: Annotated[
@@ -99,13 +99,13 @@ def server(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run an experiment with clients on other hosts, as the server of their federation.
+    """Run an experiment as the server of a federation between hosts.
 
-    Started again with the same command, it goes on after the last finished round, and does nothing where all rounds are
-    done. Model, events, summary and report are in a run directory in the folder of the party.
+    The same command resumes after the last finished round, and does nothing once all rounds are done. Model, events,
+    summary and report are in a run directory in the party's folder.
 
-    Exit status: 0 all rounds are done, and one of them at least has a sum; 1 it failed; 2 wrong input; 3 no round has
-    a sum, or there were too few clients; 130 Ctrl-C or SIGTERM.
+    Exit status: 0 all rounds are done, and at least one has a sum; 1 failed; 2 wrong input; 3 no round has a sum, or
+    too few clients came; 130 Ctrl-C or SIGTERM.
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
@@ -172,15 +172,13 @@ def server(
 
 def client(
     party: PartyToml,
-    stay: Annotated[
-        bool, typer.Option("--stay", help="Join one session after the other, until it is stopped.")
-    ] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Join every session, until stopped.")] = False,
     accept_groups: Annotated[
         str | None,
         typer.Option(
             metavar="FINGERPRINT",
-            help="Of a roster: in it this client may be in another group than before. Compare it with the others of "
-            "the group first.",
+            help="Accept another group than before in the roster with this fingerprint; compare it with the group "
+            "first.",
         ),
     ] = None,
     metrics: MetricsPlace = None,
@@ -190,19 +188,19 @@ def client(
             min=0.0,
             max=100.0,
             metavar="EPSILON",
-            help="What all former updates of this client spent of its privacy budget, 0 if there were none: once, "
-            "where nobody knows. More that others know counts all the same.",
+            help="Privacy budget that former updates of this client spent, 0 if none: once, if neither journal nor "
+            "server knows. Larger amounts that others know still count.",
         ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Take part in a federation with this host's own images, which stay here.
+    """Take part in a federation with the images of this host.
 
-    What it did is in the folder of the party, and so is its journal, by which a client that was killed and started
-    again never enters a round twice; `tacit status` says where it is.
+    The party's folder has its log and its journal, which keeps a restarted client from entering a round twice. `tacit
+    status` shows its state.
 
-    Exit status: 0 the session is finished; 1 it failed, or one of the two sides refused; 2 wrong input; 4 the server
-    was not reached, or lost; 130 Ctrl-C or SIGTERM.
+    Exit status: 0 the session is finished; 1 failed, or one side refused; 2 wrong input; 4 the server was not reached,
+    or lost; 130 Ctrl-C or SIGTERM.
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
@@ -231,7 +229,7 @@ def status(
     party: PartyToml,
     json_file: Annotated[Path | None, output.json_option("Write what is shown to this file too.")] = None,
 ) -> None:
-    """Say where a party of this host is: whether it runs, its round and phase, whom it waits for, what went wrong.
+    """Show a party's state: round, phase, missing parties, errors.
 
     Exit status: 0 it runs; 1 it does not, or the file of --json cannot be written; 2 wrong input, or it never ran.
     """
@@ -246,13 +244,12 @@ def status(
 
 
 def dealer(party: PartyToml, metrics: MetricsPlace = None, quiet: Quiet = False) -> None:
-    """Deal the correlated randomness of private inference, until it is stopped.
+    """Deal correlated randomness for private inference.
 
-    It sees neither weights nor images; killed and started again, it deals fresh ones. With \\[adaptation] in its file
-    it also sums what data owners have learned, until the rounds are over; killed and started again, it goes on after
-    the last sum.
+    The dealer sees neither weights nor images. After a restart it deals fresh randomness. With \\[adaptation] in its
+    file it also sums what data owners have trained, until the rounds are over, and resumes after the last sum.
 
-    Exit status: 0 the rounds are over; 1 it failed; 2 wrong input; 3 the rounds ended early; 130 Ctrl-C or SIGTERM.
+    Exit status: 0 the rounds are over; 1 failed; 2 wrong input; 3 the rounds ended early; 130 Ctrl-C or SIGTERM.
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
@@ -272,12 +269,13 @@ def dealer(party: PartyToml, metrics: MetricsPlace = None, quiet: Quiet = False)
 
 
 def model_owner(party: PartyToml, metrics: MetricsPlace = None, quiet: Quiet = False) -> None:
-    """Let data owners ask a model about images that only they see, until it is stopped. Nobody else sees the model.
+    """Serve a private model to data owners, until stopped.
 
-    Killed and started again, it goes on: data owners ask once more for the pass that was lost. With \\[adaptation] in
-    its file data owners learn beside the model instead, or ask with what they have learned; it learns nothing of that.
+    Neither dealer nor data owners receive the model, and the model owner receives no images. After a restart, data
+    owners repeat the interrupted pass. With \\[adaptation] in its file data owners train beside the model, or use what
+    they have trained; the model owner learns neither.
 
-    Exit status: 1 it failed, or the dealer refused; 2 wrong input; 4 the dealer was not reached; 130 Ctrl-C or SIGTERM.
+    Exit status: 1 failed, or the dealer refused; 2 wrong input; 4 the dealer was not reached; 130 Ctrl-C or SIGTERM.
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
@@ -295,15 +293,15 @@ def data_owner(
     json_file: Annotated[Path | None, output.json_option("Write answers and costs here.", metavar="FILE")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Ask a model owner's model about this host's own images, which stay here. Nobody else learns the answers.
+    """Ask a private model about the images of this host.
 
-    Killed and started again with the same command, it goes on after the last answer, and asks nothing where all is
-    answered. What is answered is in the folder of the party. With \\[adaptation] in its file it learns beside the model
-    instead, with other data owners; the common adapters are in its folder after every round, and it asks with them when
-    the purpose there is "prediction".
+    The images stay here. Only this party learns the answers, and keeps them in its folder. The same command resumes
+    after the last answer, and does nothing once everything is answered. With \\[adaptation] in its file it trains
+    beside the model, with other data owners; its folder has the common adapters after every round. With purpose =
+    "prediction" there, it asks with these adapters.
 
-    Exit status: 0 all is answered, or learned; 1 it failed, one of the others refused, or an image was not answered; 2
-    wrong input; 3 a round was lost; 4 one of the others was not reached, or lost; 130 Ctrl-C or SIGTERM.
+    Exit status: 0 all is answered, or trained; 1 failed, a peer refused, or an image was not answered; 2 wrong input; 3
+    a round was lost; 4 a peer was not reached, or lost; 130 Ctrl-C or SIGTERM.
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")

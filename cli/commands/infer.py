@@ -16,17 +16,17 @@ from tacit.parties.hosting.protocols import ProtocolName
 if TYPE_CHECKING:
     from tacit.simulate.private_inference.results import InferenceResult
 
-_Model = partial(typer.Option, rich_help_panel="A checkpoint instead of DIR, and its bounds")
-ASKED, HOW = "What is asked", "How it is run, and its results"
+_Model = partial(typer.Option, rich_help_panel="A checkpoint instead of DIR")
+ASKED, HOW = "Question", "Execution and results"
 _How = partial(typer.Option, rich_help_panel=HOW)
 IMAGES: Final = typer.Option(
-    metavar="N|PATH", help="So many tests, a file, or a folder; default all tests.", rich_help_panel=ASKED
+    metavar="N|PATH", help="Number of test images, a file, or a folder; default all test images.", rich_help_panel=ASKED
 )
 LABELS: Final = typer.Option(
     min=0,
     max=16,
     metavar="N",
-    help="Best labels without confidences; 0: logits.",
+    help="Reveal the best N labels without confidences; 0: logits.",
     show_default=False,
     rich_help_panel=ASKED,
 )
@@ -56,22 +56,22 @@ def infer(
     ] = None,
     labels: Annotated[int, LABELS] = 0,
     batch: Annotated[int, _How(min=1, max=4096, metavar="N", help="Images at a time.")] = 16,
-    data_owners: Annotated[int, _How(min=1, max=64, metavar="N", help="Who share the images.")] = 1,
-    protocol: Annotated[ProtocolName, _How(help="CrypTen's needs a student, and checks no range.")] = "tacit",
+    data_owners: Annotated[int, _How(min=1, max=64, metavar="N", help="Data owners, which divide the images.")] = 1,
+    protocol: Annotated[ProtocolName, _How(help="crypten needs a distilled student, and checks no range.")] = "tacit",
     input: Annotated[
         Literal["known", "shared"],
-        _How("--input", help="Inputs of blocks: shared, or known (INSECURE)."),
+        _How("--input", help="Block inputs: shared, or known (INSECURE)."),
     ] = "shared",
     device: Annotated[str, DEVICE] = "cpu",
     json_file: Annotated[Path | None, JSON] = None,
 ) -> None:
-    """Private inference: a model owner's model classifies images that only their owner sees.
+    """Classify private images with a private model, on secret shares.
 
-    The model is a vision transformer of timm's that `tacit simulate` has trained, or a checkpoint, as it is; or a
-    distilled student. A model without a head, or with a projection in its place, gives features: --json holds them.
-    Model owner, data owners and dealer are processes of this machine that talk over ZeroMQ with CURVE. Only the data
-    owner learns labels, and confidences unless labels alone are revealed. They are compared with the model in the
-    clear, which a real data owner does not have.
+    The model is a run of `tacit simulate` or `tacit server`, a checkpoint of timm, or a distilled student. A model
+    without a head, or with a projection instead, returns features, which --json contains. Model owner, data owners and
+    dealer are processes of this machine that talk over ZeroMQ with CURVE. Only the data owner receives labels, with
+    confidences unless --labels is given. The answers are compared with those of the model in the clear, which no real
+    party could do.
 
     Exit status: 0 all are answered; 1 a party failed, an image was refused or cannot be read, or the file cannot be
     written; 2 wrong input; 130 Ctrl-C.

@@ -22,25 +22,25 @@ def keys() -> None:
 @app.command()
 def new(
     name: Annotated[
-        str | None, typer.Argument(help="Of the party in the roster: a-z, 0-9 and the hyphen.", show_default=False)
+        str | None, typer.Argument(help="Name of the party: a-z, 0-9 and the hyphen.", show_default=False)
     ] = None,
     role: Annotated[
         Literal["server", "client", "dealer", "model-owner", "data-owner", "operator"] | None,
-        typer.Option(help="What it is. A roster calls a model owner its server, and data owners clients."),
+        typer.Option(help="Role of the party. In a roster a model owner is the server, and data owners are clients."),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where both files go.")] = Path(),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of both files.")] = Path(),
     simulation: Annotated[
         int | None,
-        typer.Option(min=3, metavar="N", help="Instead: keys and roster of N clients, for a simulation in Flower."),
+        typer.Option(min=3, metavar="N", help="Make keys and roster of N clients instead, for a simulation in Flower."),
     ] = None,
 ) -> None:
-    """Make NAME.key, which never leaves this host, and NAME.card, for whoever makes the roster.
+    """Make NAME.key, which never leaves this host, and NAME.card, for the operator of the roster.
 
-    The card holds the public keys, name and role, signed with the party's own key. An operator, who signs the versions
-    of a roster, has none: the roster has its key. Nothing is overwritten.
+    The card has name, role and public keys, signed with the party's own key. An operator signs versions of a roster and
+    has no card, because the roster contains its key. Existing files are never overwritten.
 
-    With --simulation N, and without NAME and --role, DIR has the roster, and a folder for each of the partitions 0 to
-    N-1 of a simulation in Flower, with the keys of a client and the roster.
+    With --simulation N, and without NAME and --role, DIR receives a roster, and for each of the partitions 0 to N-1 of
+    a simulation in Flower a folder with the keys of a client and the roster.
 
     Exit status: 0 done; 2 wrong input.
     """
@@ -71,10 +71,10 @@ def encrypt(
     key: Annotated[Path, typer.Argument(metavar="KEY", help="Key file.")],
     remove: Annotated[bool, typer.Option("--remove", help="Store it without encryption again.")] = False,
 ) -> None:
-    """Encrypt a key file under a passphrase, in its place; again, for another passphrase.
+    """Encrypt a key file under a passphrase, or change its passphrase.
 
-    Whoever starts the party is asked for it. Where there is no terminal it is the credential NAME.passphrase, in the
-    folder $CREDENTIALS_DIRECTORY, where systemd puts what LoadCredential= or LoadCredentialEncrypted= names.
+    Each start of the party asks for the passphrase. Without a terminal it is read from the credential NAME.passphrase
+    in the folder $CREDENTIALS_DIRECTORY, which systemd fills from LoadCredential= or LoadCredentialEncrypted=.
 
     Exit status: 0 done; 2 wrong input.
     """

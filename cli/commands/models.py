@@ -9,8 +9,8 @@ import typer
 
 from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, keep_json, screen, show
 
-app = typer.Typer(no_args_is_help=True, help="Look at model files, and merge adapters.")
-_FILE: Final = typer.Argument(metavar="FILE", help="A .safetensors file, or the run directory that has one.")
+app = typer.Typer(no_args_is_help=True, help="Show model files, and merge adapters.")
+_FILE: Final = typer.Argument(metavar="FILE", help="A .safetensors file, or a run directory with one.")
 
 
 @app.callback()
@@ -23,7 +23,7 @@ def show_model(
     file: Annotated[Path, _FILE],
     json_file: Annotated[Path | None, json_option("Write the description to this file too.")] = None,
 ) -> None:
-    """Show what a model file says of its model: architecture, classes, images, and what was trained.
+    """Show the architecture, classes, images and trained part of a model file.
 
     Exit status: 0 done; 1 the file of --json cannot be written; 2 wrong input.
     """
@@ -40,7 +40,7 @@ def merge(
     file: Annotated[Path, _FILE],
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write.")] = Path("merged.safetensors"),
 ) -> None:
-    """Merge low-rank products (model.tune = "lora") into the weights, so that timm loads the model as it is.
+    """Merge LoRA adapters (model.tune = "lora") into the weights, so that timm loads the model.
 
     Exit status: 0 done; 1 the file cannot be written; 2 wrong input.
     """

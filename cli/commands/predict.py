@@ -21,15 +21,15 @@ def predict(
     images: Annotated[str | None, IMAGES] = None,
     labels: Annotated[int, LABELS] = 0,
     batch: Annotated[
-        int, typer.Option(min=1, max=1024, help="Images at a time, at most as in learning.", rich_help_panel=HOW)
+        int, typer.Option(min=1, max=1024, help="Images at a time, at most as in training.", rich_help_panel=HOW)
     ] = 16,
     device: Annotated[str, DEVICE] = "cpu",
     json_file: Annotated[Path | None, JSON] = None,
 ) -> None:
-    """Predictions with the adapters that data owners have learned, by private inference.
+    """Classify private images with adapters from `tacit adapt`.
 
-    The model owner has the model, a data owner adapters, head and images; a dealer helps. The model owner sees neither
-    what was learned nor images, and the data owner receives the answers alone. They are compared with those in the
+    The model owner has the model; a data owner has adapters, head and images; a dealer helps. The model owner learns
+    neither adapters nor images, and the data owner receives only the answers. They are compared with those in the
     clear, which no real party could do.
 
     Exit status: 0 all are answered; 1 a party failed, an image was refused or cannot be read, or the file cannot be

@@ -19,18 +19,17 @@ def preflight(
     party: Annotated[Path, typer.Argument(metavar="PARTY.toml", help="The party's file.")],
     experiment: Annotated[
         Path | None,
-        typer.Argument(metavar="EXPERIMENT.toml", help="What will be run: images, model and policy are tested too."),
+        typer.Argument(metavar="EXPERIMENT.toml", help="Experiment: images, model and policy are tested too."),
     ] = None,
-    json_file: Annotated[Path | None, output.json_option("Write what was found to this file too.")] = None,
+    json_file: Annotated[Path | None, output.json_option("Write the results to this file too.")] = None,
 ) -> None:
-    """Test everything that a party will need on the day, a line each, with the remedy where something is missing.
+    """Test everything that a party will need, with remedies.
 
-    A party asks those whom it connects to, if they are there, whether both speak the same version; it joins nothing,
-    and nobody waits for it. A data owner is told what the model owner offers, and tries its images with that. Who
-    serves tests itself, whether others are there or not.
+    A party that connects to others checks, if they are there, that both speak the same version; it joins nothing and
+    nobody waits for it. A data owner receives the terms of the model owner and tries its images with them. A party that
+    listens tests itself.
 
-    Exit status: 0 nothing is wrong, though there may be warnings; 1 something is; 2 wrong input; 4 nothing is wrong,
-    but nothing listens where the party connects to.
+    Exit status: 0 no problem, perhaps warnings; 1 a problem; 2 wrong input; 4 no problem, but no peer listens yet.
     """
     console = output.screen()
     output.say(console, "starting")

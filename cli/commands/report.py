@@ -21,10 +21,10 @@ def report(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; default report.html in the run directory.")] = None,
 ) -> None:
-    """Make the report of a run from its event logs: one HTML page that needs nothing else.
+    """Make the report of a run from its event logs, as one HTML page.
 
-    rounds.csv and clients.csv are written into the run directory too. Logs of parties on other hosts are merged into
-    the page, their clocks aligned by the messages that both ends noted.
+    Also writes rounds.csv and clients.csv into the run directory. Merges logs of parties on other hosts, and aligns
+    their clocks by the messages that both ends logged.
 
     Exit status: 0 the page is written; 2 wrong input.
     """
@@ -67,11 +67,12 @@ def compare(
         Path | None,
         typer.Option("--export", metavar="DIR", help="Write the curves there too, as SVG, PNG and CSV."),
     ] = None,
-    json_file: Annotated[Path | None, json_option("Write the figures to this file too.")] = None,
+    json_file: Annotated[Path | None, json_option("Write the comparison to this file too.")] = None,
 ) -> None:
-    """Put several runs onto one page: what differs in their experiments, their curves, results and costs.
+    """Compare runs on one page.
 
-    Runs that differ in nothing but their seeds are one line, with mean and standard deviation.
+    The page has experiments, curves, results and costs. Runs that differ only in their seeds are one line, with
+    mean and standard deviation.
 
     Exit status: 0 the page is written; 1 it, or the file of --json, cannot be written; 2 wrong input.
     """

@@ -27,7 +27,7 @@ Cards = Annotated[
 ]
 GroupSize = Annotated[
     int,
-    typer.Option(min=0, help="Least clients in a group, whose members are in a sum all or none; 0: no groups."),
+    typer.Option(min=0, help="Smallest group, whose members enter a sum together or not at all; 0: no groups."),
 ]
 Operator = Annotated[
     Path | None,
@@ -37,7 +37,7 @@ Standby = Annotated[
     str,
     typer.Option(
         metavar="KEY",
-        help="Key that may take the operator's place: its public key, as `tacit keys new` prints it, or its file.",
+        help="Standby key, which may replace the operator's: public key, as `tacit keys new` prints it, or key file.",
     ),
 ]
 
@@ -85,11 +85,11 @@ def make(
     operator: Operator = None,
     standby: Standby = "",
 ) -> None:
-    """Make a roster from the cards of all members; their order numbers the clients.
+    """Make a roster from the cards of all members. Their order numbers the clients.
 
-    Give the file, or the line, to every party, then compare the fingerprint with each by telephone. With --operator it
-    has versions: a later one, which `add`, `remove` and `rotate` make, is taken up between two rounds, while everybody
-    runs. The operator's key is made where there is none.
+    Send the file, or the printed line, to every party, then compare the fingerprint with each by phone. With --operator
+    the roster has versions: `add`, `remove` and `rotate` make the next one, which parties take up between two rounds,
+    while they run. The operator's key is made if it is missing.
 
     Exit status: 0 done; 2 wrong input.
     """
@@ -113,14 +113,15 @@ def make(
 @app.command()
 def add(
     roster: RosterFile,
-    cards: Annotated[list[str] | None, typer.Argument(metavar="CARD", help="Cards of newcomers, or lines.")] = None,
+    cards: Annotated[list[str] | None, typer.Argument(metavar="CARD", help="Cards of new members, or lines.")] = None,
     group_size: GroupSize = 0,
     operator: Operator = None,
 ) -> None:
-    """Add members behind those of a roster. Where clients are in groups, newcomers wait in none: with --group-size,
-    they and all others who wait are in new groups, if they fill one.
+    """Add members to a roster.
 
-    Give a roster with an operator to the server, which hands it to everybody; else every party needs the new file.
+    In a roster with groups, new members wait; with --group-size they form new groups with all others that wait, if they
+    fill one. Give a roster with an operator to the server, which sends it to everybody; without an operator every party
+    needs the new file.
 
     Exit status: 0 done; 2 wrong input.
     """
@@ -135,10 +136,12 @@ def add(
 @app.command()
 def remove(
     roster: RosterFile,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Who goes.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Members to remove.")],
     operator: Operator = None,
 ) -> None:
-    """Remove members from a roster. Their groups are retired: who is left of them waits, until `add` admits it.
+    """Remove members from a roster.
+
+    Their groups are retired: remaining members wait until `add` puts them into a new group.
 
     Exit status: 0 done; 2 wrong input.
     """
@@ -152,12 +155,13 @@ def rotate(
     roster: RosterFile,
     card: Annotated[str, typer.Argument(metavar="CARD", help="The member's new card, or its line.")],
     was: Annotated[
-        str, typer.Option(metavar="NAME", help="The member's name until now, if its new card has another one.")
+        str, typer.Option(metavar="NAME", help="Old name of the member, if the new card has another one.")
     ] = "",
     operator: Operator = None,
 ) -> None:
-    """Give a member other keys, and another name, by its new card. What it has spent of its privacy budget stays spent.
-    The clients of its group will ask their owners.
+    """Give a member other keys, and another name, by its new card.
+
+    Spent privacy budget stays spent. The clients of its group ask their owners before they accept the change.
 
     Exit status: 0 done; 2 wrong input.
     """
@@ -172,11 +176,11 @@ def sign(
     operator: Annotated[Path, typer.Option(metavar="KEY", help="Key file of the operator, or of its standby key.")],
     standby: Standby = "",
 ) -> None:
-    """Sign the members of a roster again, as its next version. The standby key takes the operator's place by that, for
-    good: nobody who takes the version up accepts another one of the former key.
+    """Sign a roster again as its next version, or let the standby key replace the operator's.
 
-    With --standby it names a standby key, where it has none or the last one has taken the place: one that was never an
-    operator's.
+    Signed by the standby key, the version makes that key the operator for good: parties that take it up accept nothing
+    more from the old key. --standby names the next standby key, if the roster has none or this version uses it; it must
+    never have been an operator's.
 
     Exit status: 0 done; 2 wrong input.
     """
@@ -226,13 +230,11 @@ def check(
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="CARD|KEY", help="Cards or key files that must be in it.")
     ] = None,
-    fingerprint: Annotated[
-        str | None, typer.Option(metavar="DIGITS", help="What somebody else reads out; spaces do not matter.")
-    ] = None,
+    fingerprint: Annotated[str | None, typer.Option(metavar="DIGITS", help="Fingerprint of another party.")] = None,
 ) -> None:
-    """Check that a roster is whole, is the one that others have, and has the keys of these files.
+    """Check a roster: its signature, its fingerprint, and that it contains these keys.
 
-    Exit status: 0 all of it holds; 2 it does not, or wrong input.
+    Exit status: 0 all checks passed; 2 a check failed, or wrong input.
     """
     from tacit.parties.links.keys import load
     from tacit.parties.links.roster import RosterFileError, check_card, check_own, read_roster

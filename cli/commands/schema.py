@@ -41,9 +41,9 @@ def json_schema(name: str) -> dict[str, Any]:
 
 
 def schema(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Without one, all names are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Schema; default: list them.")] = None,
 ) -> None:
-    """Print the JSON Schema of a file that other commands write for programs.
+    """Print the JSON Schema of a file that --json writes.
 
     Exit status: 0 done; 2 there is no such schema.
     """

@@ -26,9 +26,9 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def init(
-    role: Annotated[Literal["server", "client"], typer.Argument(help="What the party is.")],
+    role: Annotated[Literal["server", "client"], typer.Argument(help="Role of the party.")],
     name: Annotated[
-        str | None, typer.Argument(help="Of the party: a-z, 0-9 and the hyphen. The server is called server.")
+        str | None, typer.Argument(help="Name of the party: a-z, 0-9 and the hyphen; default of a server: server.")
     ] = None,
     address: Annotated[
         str | None,
@@ -45,9 +45,9 @@ def init(
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to make, instead of NAME.")] = None,
 ) -> None:
-    """Make the folder of a server or client: its keys, and party.toml. Prints its card, which is public, as a line.
+    """Make a party's folder: keys, party.toml, and a card to send.
 
-    What is not given is asked for, at a terminal. The line goes to whoever makes the roster; the keys stay here.
+    Asks for missing values at a terminal. Send the printed card to the operator of the roster; the keys stay here.
 
     Exit status: 0 done; 2 wrong input.
     """
@@ -80,12 +80,12 @@ def up(
     ] = None,
     stay: Annotated[bool, typer.Option("--stay", help="As of `tacit client`.")] = False,
 ) -> None:
-    """Start the party of a folder, whatever its role, once `tacit preflight` finds nothing wrong; several at a time.
+    """Start the parties of these folders, after `tacit preflight`.
 
-    A server runs experiment.toml of its folder. Afterwards `tacit server DIR/party.toml` and `tacit client` do the
-    same, without the test.
+    A server runs the experiment.toml of its folder. `tacit server DIR/party.toml` and `tacit client DIR/party.toml`
+    start the same parties without the test.
 
-    Exit status: of the role's command; 1 where something is wrong. Of several parties the largest.
+    Exit status: that of the party's command, the largest of several; 1 if preflight finds a problem.
     """
     from tacit.parties.hosting.folder import PARTY_FILE, WRONG_INPUT, take_roster
     from tacit.parties.hosting.party_file import read_any

@@ -24,10 +24,10 @@ _STARTED = [time.time()]
 """When the command began, for its first run."""
 
 
-_What = partial(typer.Option, rich_help_panel="What is run")
-_How = partial(typer.Option, rich_help_panel=(HOW := "How it is run"))
+_What = partial(typer.Option, rich_help_panel="Experiment")
+_How = partial(typer.Option, rich_help_panel=(HOW := "Execution"))
 _Result = partial(typer.Option, rich_help_panel=(RESULT := "Results"))
-_Fault = partial(typer.Option, rich_help_panel="Faults on purpose (docs/faults.md)")
+_Fault = partial(typer.Option, rich_help_panel="Fault injection (docs/faults.md)")
 _AT: Final = "PARTY@PHASE[:ROUND]"
 
 
@@ -39,7 +39,7 @@ def simulate(
     clients: Annotated[int | None, _What(help="Number of clients.")] = None,
     rounds: Annotated[int | None, _What(help="Rounds, those of a resumed run included.")] = None,
     seed: Annotated[int | None, _What(help="Makes the model reproducible, bit for bit.")] = None,
-    seeds: Annotated[str | None, _What(metavar="0-4|0,2,7", help="A run for each; mean and spread.")] = None,
+    seeds: Annotated[str | None, _What(metavar="0-4|0,2,7", help="One run for each; mean and spread.")] = None,
     limit: Annotated[int | None, _What(min=1, metavar="N", help="Most training images of a client.")] = None,
     settings: Annotated[list[str] | None, _What("--set", metavar="KEY=VALUE", help="As in training.epochs=2.")] = None,
     resume: Annotated[Path | None, _What(metavar="RUN", help="Continue the run in this directory.")] = None,
@@ -59,13 +59,13 @@ def simulate(
     stall: Annotated[list[str] | None, _Fault(metavar=_AT, help="Freeze a party.")] = None,
     restart: Annotated[list[str] | None, _Fault(metavar=_AT, help="Kill a client, start it again.")] = None,
     slow: Annotated[list[str] | None, _Fault(metavar="PARTY:KBIT", help="Limit a link.")] = None,
-    cheat: Annotated[list[str] | None, _Fault(metavar="CLIENT@HOW[:ROUND]", help="Let a client cheat.")] = None,
+    cheat: Annotated[list[str] | None, _Fault(metavar="CLIENT@HOW[:ROUND]", help="Make a client malicious.")] = None,
 ) -> None:
-    """Train a model with one server and several clients on this machine, under secure aggregation.
+    """Train a model on this machine, under secure aggregation.
 
-    Every party is a process, or many clients share a few (--workers). Without arguments five clients train a small
-    vision transformer on scikit-learn's digits. Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input;
-    3 a round was aborted; 4 the server was lost; 130 Ctrl-C.
+    A server and its clients are processes; with --workers many clients share a few. Without arguments five clients
+    train a small vision transformer on scikit-learn's digits. Exit status: 0 all rounds completed; 1 the run failed; 2
+    wrong input; 3 a round was aborted; 4 the server was lost; 130 Ctrl-C.
     """
     if seeds is not None:
         raise _each(
