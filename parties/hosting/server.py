@@ -402,6 +402,8 @@ def _settings(
         completed=completed,
         smallest_cohort=job.experiment.policy.smallest_cohort,
         join_seconds=job.experiment.deadlines.join if hooks.missing is None else LONGEST_SECONDS,
+        # A restart is not held up for `join` seconds by a client that was lost before it.
+        enough_seconds=job.experiment.deadlines.grace if completed and hooks.missing is None else None,
         grace=job.experiment.deadlines.grace,
         tokens=job.tokens,
         spending=job.spending,

@@ -430,7 +430,7 @@ class Deadlines(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     join: Annotated[
         Seconds,
-        Meta(description="Seconds for all clients to connect; in a simulation, for another one to connect."),
+        Meta(description="Seconds for all clients to connect before the first round; in a simulation, for one more."),
     ] = 60.0
     train: Annotated[Seconds, Meta(description="Seconds for a client to train in one round.")] = 600.0
     phase: Annotated[Seconds, Meta(description="Seconds for each phase of the protocol after training.")] = 60.0

@@ -154,6 +154,20 @@ def test_who_is_killed_and_started_again_goes_on(hosts: Hosts) -> None:
     assert len({session for session, _ in stages}) == 2
 
 
+def test_a_dead_client_does_not_hold_up_a_restarted_server(tmp_path: Path) -> None:
+    """Three of four are enough for a round, and `join` is an hour."""
+    with running_hosts(tmp_path, clients=4) as hosts:
+        hosts.experiment(rounds=4, clients='"all"')
+        clients = [hosts.start(name, "client", "party.toml", "--stay") for name in hosts.names[1:]]
+        command = [sys.executable, "-c", DIES_AFTER_ROUND_2, "server", "party.toml", "experiment.toml"]
+        Process.of(command, hosts.path / "server").process.wait(PATIENCE)
+        clients[-1].signal(signal.SIGKILL)
+        clients[-1].end()
+        server = hosts.start("server", "server", "party.toml")
+        assert server.end() == 0, server.everything
+        assert [len(entry["survivors"]) for entry in summary(hosts)["rounds"]] == [4, 4, 3, 3]
+
+
 def test_who_is_stopped_says_so(hosts: Hosts) -> None:
     hosts.experiment(rounds=1, epochs=1000)
     server = hosts.start("server", "server", "party.toml", "experiment.toml")
