@@ -191,6 +191,8 @@ class LinkBook:
         self._members: dict[bytes, str] = {}
         """Of all open links."""
         self._current: dict[str, bytes] = {}
+        self._last: dict[str, bytes] = {}
+        """By member, the link in use that ended last."""
 
     def __contains__(self, link: bytes) -> bool:
         return link in self._members
@@ -210,6 +212,10 @@ class LinkBook:
         """Whether what comes from this link is heard: not after something from a newer one of this member."""
         return self._current.get(name) == link or not (name in self._current or link in self._members)
 
+    def remains(self, link: bytes, name: str) -> bool:
+        """Whether this is the last link that the member had, whose messages may be read after its end."""
+        return name not in self._current and self._last.get(name) == link
+
     def open(self, link: bytes, name: str) -> None:
         """A link was opened; it takes the place of an older one of this member."""
         self._members[link] = name
@@ -223,6 +229,7 @@ class LinkBook:
         name = self._members.pop(link, None)
         if name is not None and self._current.get(name) == link:
             del self._current[name]
+            self._last[name] = link
             self._report(LinkLost(name))
 
 
@@ -372,7 +379,7 @@ class ServerEndpoint(Endpoint):
         name, serial = user_of(payload[0])
         if routing_id in self._copies:
             return
-        if routing_id not in self._links:
+        if routing_id not in self._links and not self._links.remains(routing_id, name):
             if self._tokens is not None and payload[0].bytes:
                 # What waited in a queue while the link was lost: its sender says it again.
                 return

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,18 @@ from tacit.parties.links.endpoint import (
 )
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.links.tokens import TokenFile
 from tacit.protocol.core.roster import Roster
 
 Keys = dict[str, PartyKeys]
 ANYWHERE = "tcp://127.0.0.1:*"
+
+
+async def send_for_ever(server: ServerEndpoint) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            await server.send("alice", [b"hello"])
+            await asyncio.sleep(0)
 
 
 @pytest.mark.asyncio
@@ -44,18 +53,34 @@ async def test_remains_of_an_ended_link_do_not_open_it_again(keys: Keys, roster:
 
 
 @pytest.mark.asyncio
-async def test_send_notices_a_lost_link_before_receive_does(keys: Keys, roster: Roster, until: Callable) -> None:
-    async def send_for_ever() -> None:
+@pytest.mark.parametrize("with_tokens", [False, True])
+async def test_the_last_words_of_a_client_are_heard(
+    keys: Keys, roster: Roster, until: Callable, tmp_path: Path, with_tokens: bool
+) -> None:
+    """Also where the end of its link is noticed before they are read: nobody says them again."""
+    own, others = (TokenFile(tmp_path / name) if with_tokens else None for name in ("alice", "server"))
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, tokens=others) as server:
+        async with await ClientEndpoint.connect(
+            server.address, keys=keys["alice"], server=roster.server, tokens=own
+        ) as alice:
+            await until(server, LinkUp)
+            await alice.send([b"last"])
         async with asyncio.timeout(30):
-            while True:
-                await server.send("alice", [b"hello"])
-                await asyncio.sleep(0)
+            with pytest.raises(NotConnectedError):
+                await send_for_ever(server)
+            assert await server.receive() == LinkLost("alice")
+            heard = await server.receive()
+    assert isinstance(heard, Received)
+    assert [bytes(frame) for frame in heard.frames] == [b"last"]
 
+
+@pytest.mark.asyncio
+async def test_send_notices_a_lost_link_before_receive_does(keys: Keys, roster: Roster, until: Callable) -> None:
     async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
         async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server):
             await until(server, LinkUp)
         with pytest.raises(NotConnectedError, match="'alice' has"):
-            await send_for_ever()
+            await send_for_ever(server)
         assert await server.receive() == LinkLost("alice")
 
 
