@@ -20,8 +20,6 @@ from tacit.simulate.federation.party_files import DEALER
 
 
 class AdaptationScreen:
-    """A line for each evaluation and warning, and the progress of the present round."""
-
     def __init__(self, console: Console, experiment: AdaptationExperiment) -> None:
         self.begun = False
         """Whether a party has reported anything."""

@@ -46,7 +46,6 @@ class Progress:
             self._thread.join()
 
     def update(self, text: str) -> None:
-        """Name the present step."""
         self.text = text
         if self._status is not None:
             self._status.update(text)

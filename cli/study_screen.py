@@ -18,8 +18,6 @@ from tacit.simulate.federation.processes import Show
 
 
 class StudyScreen:
-    """The progress of a study."""
-
     def __init__(self, console: Console, work: PreparedStudy) -> None:
         self._say = partial(say, console)
         jobs = list(work.jobs())

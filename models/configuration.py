@@ -155,7 +155,6 @@ class ModelConfiguration(Architecture, frozen=True, forbid_unknown_fields=True, 
 
     @property
     def architecture(self) -> Architecture:
-        """Without where its weights begin."""
         return Architecture(**{name: getattr(self, name) for name in Architecture.__struct_fields__})
 
 
@@ -580,7 +579,6 @@ def check_memory(model: ModelConfiguration, *, bytes_each: int, available: int |
 
 
 def gigabytes(count: float) -> str:
-    """So many bytes in words."""
     return f"{count / 1e9:,.1f} GB"
 
 
@@ -592,7 +590,6 @@ def at_home(section: Mapping[str, Any], names: Collection[str], folder: Path) ->
 
 
 def image_paths(section: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the paths in a section that says where images are."""
     source = section.get("source", "digits")
     known = isinstance(source, str) and (source == "digits" or in_directory(source))
     return ("directory", "indices") if known else ("source", "directory", "indices")

@@ -39,7 +39,6 @@ class LayoutEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def size(self) -> int:
-        """Number of coordinates; 1 for a scalar."""
         return math.prod(self.shape)
 
 
@@ -96,12 +95,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def size(self) -> int:
-        """Number of coordinates of the flat vector."""
         return sum(self.tensor_sizes)
 
     @property
     def tensor_sizes(self) -> tuple[int, ...]:
-        """Number of coordinates of every tensor, in order."""
         return tuple(entry.size for entry in self.entries)
 
     def difference(self, other: Layout) -> str | None:

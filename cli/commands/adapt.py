@@ -118,7 +118,6 @@ def adapt(
 
 
 def _outcome(summary: AdaptationSummary, planned: int) -> typer.Exit:
-    """0 if every round was learned."""
     completed = len(summary.completed)
     if completed == planned:
         return typer.Exit()

@@ -54,7 +54,6 @@ def merge(
 
 
 def _model(path: Path) -> Path:
-    """The model of a run, where a directory is named."""
     return path / "model.safetensors" if path.is_dir() else path
 
 

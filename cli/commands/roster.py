@@ -263,7 +263,6 @@ def _complaining() -> AbstractContextManager[None]:
 
 
 def _change(path: Path, change: Callable[[Roster], Roster]) -> None:
-    """Write what the roster of a file becomes in its place."""
     from tacit.parties.links.roster import read_roster, write_roster
 
     with _complaining():
@@ -291,7 +290,6 @@ def _read_public(given: str) -> bytes:
 
 
 def _read_cards(given: Sequence[str]) -> list[Member]:
-    """The cards of files and of lines."""
     from tacit.parties.links.keys import CARD_LINE, load_card, read_card_lines
 
     cards: list[Member] = []

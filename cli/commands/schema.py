@@ -30,7 +30,6 @@ class ResultFile(NamedTuple):
 
 @cache
 def result_files() -> dict[str, ResultFile]:
-    """All of them, by the names of their schemas."""
     found = [entry for module in command_modules() for entry in getattr(module, "RESULTS", {}).items()]
     return {name: ResultFile(*file) for name, file in sorted(found)}
 

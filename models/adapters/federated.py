@@ -68,7 +68,6 @@ class Features:
     """Integers int64 [N]."""
 
     def part(self, order: Order) -> Features:
-        """The images at these indices, in their order."""
         indices = torch.from_numpy(order)
         return Features(outputs=self.outputs[:, indices], labels=self.labels[indices])
 
@@ -93,8 +92,6 @@ def pooled(clients: Sequence[Features]) -> Features:
 
 
 class RoundWork(Protocol):
-    """What a client goes through in one round."""
-
     def batches(self, images: int, generator: np.random.Generator) -> Iterator[Order]:
         """Indices below `images`, a batch for each step."""
 
@@ -106,7 +103,6 @@ class OneBatch:
     size: int = 16
 
     def batches(self, images: int, generator: np.random.Generator) -> Iterator[Order]:
-        """See RoundWork."""
         yield generator.permutation(images)[: self.size]
 
 
@@ -117,7 +113,6 @@ class OneEpoch:
     size: int = 16
 
     def batches(self, images: int, generator: np.random.Generator) -> Iterator[Order]:
-        """See RoundWork."""
         order = generator.permutation(images)
         for start in range(0, images, self.size):
             yield order[start : start + self.size]
@@ -132,7 +127,6 @@ class FullBatches:
     count: int
 
     def batches(self, images: int, generator: np.random.Generator) -> Iterator[Order]:
-        """See RoundWork."""
         wanted = self.size * self.count
         order = np.concatenate([generator.permutation(images) for _ in range(math.ceil(wanted / images))])
         yield from np.split(order[:wanted], self.count)
@@ -230,7 +224,6 @@ def balanced_accuracy(
 
 
 def _evaluated(features: LabelledOutputs) -> Iterator[Features]:
-    """All images, in parts that fit the memory."""
     count = len(features.labels)
     for start in range(0, count, EVALUATION_BATCH):
         yield features.part(np.arange(start, min(start + EVALUATION_BATCH, count)))
@@ -256,7 +249,6 @@ class Reached:
         self._intervals: dict[str, tuple[float, float]] = {}
 
     def __call__(self, name: str, rows: torch.Tensor) -> None:
-        """See Note."""
         low, high = (norm.item() for norm in rows.norm(dim=-1).aminmax())
         least, largest = self._intervals.get(name, (low, high))
         self._intervals[name] = min(least, low), max(largest, high)
@@ -267,11 +259,9 @@ class Reached:
             self(name, rows)
 
     def least(self, name: str) -> float:
-        """The least norm; 0 where nothing of this name passed."""
         return self._intervals.get(name, (0.0, 0.0))[0]
 
     def largest(self, name: str) -> float:
-        """The largest norm; 0 where nothing of this name passed."""
         return self._intervals.get(name, (0.0, 0.0))[1]
 
 

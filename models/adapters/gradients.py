@@ -49,8 +49,6 @@ from tacit.models.adapters.parallel import (
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """What a batch says about the parameters."""
-
     loss: float
     """Mean cross-entropy in nats."""
     correct: int

@@ -33,8 +33,6 @@ from tacit.models.training import seeded
 
 
 class Adaptation(Protocol):
-    """A way to adapt a backbone."""
-
     def adapt(self, backbone: nn.Module, *, classes: int, seed: int) -> nn.Module:
         """A model that maps images float32 [B, C, S, S] to logits [B, classes]; `seed` decides what begins at random.
         The backbone stays as it is. ValueError for one that `features.final_norm` refuses."""
@@ -48,7 +46,6 @@ class Adapters:
     activation: Activation = QUADRATIC_GELU
 
     def adapt(self, backbone: nn.Module, *, classes: int, seed: int) -> AdaptedTransformer:
-        """See Adaptation."""
         final_norm(backbone)
         network: Any = backbone
         tokens, width = network.pos_embed.shape[1:]
@@ -61,7 +58,6 @@ class FullFineTuning:
     """All weights of the backbone and a new head."""
 
     def adapt(self, backbone: nn.Module, *, classes: int, seed: int) -> nn.Module:
-        """See Adaptation. Nothing is random."""
         model: nn.Module = _with_head(backbone, classes)
         return model.requires_grad_(True)
 
@@ -73,7 +69,6 @@ class LowRankAdaptation:
     rank: int = 8
 
     def adapt(self, backbone: nn.Module, *, classes: int, seed: int) -> nn.Module:
-        """See Adaptation."""
         model = _with_head(backbone, classes)
         if isinstance(backbone, FriendlyTransformer):
             for block in model.blocks:
@@ -96,7 +91,6 @@ class AdaptedTransformer(nn.Module):
 
     @property
     def parameters_of_adapters(self) -> AdapterParameters:
-        """What is trained."""
         return AdapterParameters(**self.adapters)
 
     def train(self, mode: bool = True) -> AdaptedTransformer:

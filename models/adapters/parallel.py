@@ -58,8 +58,6 @@ from tacit.models.training import EVALUATION_BATCH
 
 @dataclass(frozen=True, kw_only=True)
 class Activation:
-    """A function of every element of a tensor."""
-
     value: Callable[[torch.Tensor], torch.Tensor]
     slope: Callable[[torch.Tensor], torch.Tensor]
     """Its derivative at the same argument."""
@@ -82,18 +80,13 @@ Mask = npt.NDArray[np.bool_]
 
 
 class BlockSampling(Protocol):
-    """How masks are drawn."""
-
     def draw(self, blocks: int, generator: np.random.Generator) -> Mask:
         """A mask for a backbone of L blocks, one at least."""
 
 
 @dataclass(frozen=True)
 class AllBlocks:
-    """Every output is given."""
-
     def draw(self, blocks: int, generator: np.random.Generator) -> Mask:
-        """See BlockSampling. Nothing is drawn."""
         return np.ones(blocks, dtype=np.bool_)
 
 
@@ -110,7 +103,6 @@ class StochasticBlocks:
     """The chain above: the last output, about a third of the others, and never two neighbours."""
 
     def draw(self, blocks: int, generator: np.random.Generator) -> Mask:
-        """See BlockSampling. Takes L - 1 fair coins."""
         return chain(generator.random(blocks - 1) < 0.5)
 
 
@@ -156,17 +148,14 @@ class AdapterParameters:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All by their names, in this order."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def count(self) -> int:
-        """How many numbers are trained."""
         return sum(tensor.numel() for tensor in self.tensors.values())
 
 
 def each(function: Callable[..., torch.Tensor], *several: AdapterParameters) -> AdapterParameters:
-    """What a function makes of the tensors of the same name."""
     names = [field.name for field in fields(AdapterParameters)]
     return AdapterParameters(**{name: function(*(getattr(one, name) for one in several)) for name in names})
 

@@ -206,7 +206,6 @@ class _Matching:
             raise ValueError("nothing to match: all gradients that were seen are absent or zero")
 
     def start(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-        """Standard normal, to be sought."""
         drawn = torch.randn(shape, generator=generator, dtype=self._dtype)
         return drawn.to(self.given[0].device).requires_grad_(True)
 

@@ -19,8 +19,6 @@ _PIXEL_BYTES: Final = 3 * _SIDE * _SIDE
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """What distinguishes the two data sets."""
-
     reader: str
     """Name of torchvision's class for the Python version."""
     folder: str

@@ -102,8 +102,6 @@ MOST_DECODED_FOR_STATISTICS: Final = 4096
 
 @dataclass(frozen=True, eq=False)
 class ArrayImages:
-    """Images that are in memory."""
-
     array: Pixels = field(repr=False)
 
     @property
@@ -212,8 +210,6 @@ class Images(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """One split: images, and what is known about each."""
-
     images: Images
     labels: Indices = field(repr=False)
     """int64 [N], 0 ... classes - 1."""

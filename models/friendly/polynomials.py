@@ -128,8 +128,6 @@ class ActivationError(ValueError):
 
 
 class Interval(NamedTuple):
-    """From `low` to `high`, both included."""
-
     low: float
     high: float
 

@@ -33,8 +33,6 @@ _SHOWN: Final = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained:
-    """Read by `read_pretrained`."""
-
     model: nn.Module = field(repr=False)
     """In evaluation mode."""
     image_size: int
@@ -49,8 +47,6 @@ class Pretrained:
 
 
 class _Published(msgspec.Struct):
-    """The keys of a config.json that are read."""
-
     architecture: str = ""
     label_names: tuple[str, ...] | None = None
     pretrained_cfg: dict[str, Any] = {}

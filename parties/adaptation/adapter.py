@@ -71,8 +71,6 @@ _MIXED: Final = PARAMETER + ACTIVATED
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterSizes:
-    """Of the adapters of one backbone, and a batch."""
-
     images: int
     tokens: int
     width: int
@@ -84,7 +82,6 @@ class AdapterSizes:
 
     @property
     def stream(self) -> tuple[int, int, int]:
-        """Shape of what goes in [B, T, D]."""
         return (self.images, self.tokens, self.width)
 
     @property
@@ -150,12 +147,10 @@ def forward_rest(sizes: AdapterSizes, checks: AdapterChecks) -> tuple[AnyBlockRe
 
 
 def tokens_of(sizes: AdapterSizes) -> tuple[int, int]:
-    """Of a batch, each a row."""
     return (sizes.images, sizes.tokens)
 
 
 def _checked_rows(sizes: AdapterSizes, checks: AdapterChecks) -> dict[str, tuple[tuple[int, int], CheckedSum]]:
-    """What is checked, by the name of its lift."""
     return {
         "z": (tokens_of(sizes), checks.inputs),
         "p": (tokens_of(sizes), checks.channels),
@@ -175,7 +170,6 @@ def _forward_lifts(sizes: AdapterSizes) -> dict[str, Narrow]:
 
 
 def forward_operands(sizes: AdapterSizes) -> Shapes:
-    """Shapes of the factors of products."""
     images, tokens, width, rank = sizes.images, sizes.tokens, sizes.width, sizes.rank
     return {
         "z": sizes.stream,
@@ -234,7 +228,6 @@ class AdapterForwards:
         return self._checks.values()
 
     def _beside(self, parameters: AdapterShares) -> dict[str, torch.Tensor]:
-        """What else is opened."""
         return {}
 
     def _check(self, name: str) -> RangeCheck:
@@ -286,7 +279,6 @@ _BY_INPUT: Final = ("T_d^T dq", "dp C_d")
 
 
 def _products(sizes: AdapterSizes) -> Formulas:
-    """Those that somebody needs."""
     return {name: formula for name, formula in _PRODUCTS.items() if not (sizes.first and name in _BY_INPUT)}
 
 
@@ -333,8 +325,6 @@ def _lifts(sizes: AdapterSizes, checks: AdapterChecks) -> dict[str, Narrow]:
 
 
 class AdapterProgram(AdapterForwards):
-    """One use of an adapter in one step of learning: `forwards`, `backwards`, and `by_input`."""
-
     def __init__(self, party: Party, sizes: AdapterSizes, checks: AdapterChecks) -> None:
         super().__init__(party, sizes, checks, Operands(party, _operands(sizes), _products(sizes)))
         lifts, _ = made(party, _lifts(sizes, checks))
@@ -415,5 +405,4 @@ class AdapterProgram(AdapterForwards):
 
 
 def _cut(share: torch.Tensor, by: int, bits: int, ring: int = WORD_BITS) -> torch.Tensor:
-    """Modulo 2^bits, from 2^ring."""
     return signed(shifted(share, ring, by), bits)

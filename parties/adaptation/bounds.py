@@ -62,8 +62,6 @@ LOGIT_SCALE: Final = 2.0**28
 
 @dataclass(frozen=True, kw_only=True)
 class StepBounds:
-    """Norms, the largest that are in range."""
-
     rate: float
     """The largest learning rate."""
     stream: float
@@ -105,7 +103,6 @@ class StepScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def gradient(self) -> int:
-        """Bits of derivatives by parameters that are lifted."""
         return LIFTED if self.adapter is None else self.adapter.gradient
 
 
@@ -241,7 +238,6 @@ def _activated(norm: float, entries: int) -> float:
 
 
 def _squares(name: str, norm: float, most: float, bits: int) -> CheckedSum:
-    """Of the sum of squares of values with so many fractional bits."""
     most = max(most, norm) / SPARE
     return fitted_sum(
         f"the norm of {name}", bits=WORD_BITS, unit=4.0**bits, most=most**2, low=0.0, high=norm**2, levels=_LEVELS
@@ -253,7 +249,6 @@ def _bits(value: float) -> int:
 
 
 def _checked(bits: int) -> float:
-    """What is below the limit of a lift whose squares are checked."""
     return 2.0 ** (CHECKED - 2 - bits)
 
 

@@ -76,8 +76,6 @@ _MAY_COME_BACK: Final = (Code.LEFT, Code.TIMEOUT, Code.LOCAL)
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerSettings:
-    """Everything that a data owner learns by, beside its images."""
-
     owner: DataOwnerSettings
     batch: int
     """Images of a batch; the model owner's terms say the same."""
@@ -95,8 +93,6 @@ class LearnerSettings:
 
 @dataclass(frozen=True)
 class RoundLearned:
-    """Results of a round, from its sums."""
-
     round: int
     parameters: AdapterParameters
     """The common ones from now on, float64."""
@@ -111,8 +107,6 @@ class RoundLearned:
 
 @dataclass(frozen=True)
 class _Session:
-    """With the model owner, while it is open."""
-
     conversation: Conversation
     machine: LearningDataOwner
     agreed: Agreed
@@ -224,7 +218,6 @@ class PrivateLearner:
         await self._leave()
 
     async def _leave(self) -> None:
-        """Give the session up."""
         self._session = self._conversation = None
         await self._exit.aclose()
 
@@ -270,7 +263,6 @@ class PrivateLearner:
         return self._session
 
     def _request(self) -> InferenceRequest:
-        """Images of a session."""
         return InferenceRequest(
             images=len(self._used),
             batch=self._settings.batch,
@@ -286,7 +278,6 @@ class PrivateLearner:
         return self._kept
 
     def _machine(self, request: InferenceRequest) -> LearningDataOwner:
-        """Return the machine of a new session."""
         own = self._settings.owner
         return self.MACHINE(
             own.keys.name,
@@ -304,7 +295,6 @@ class PrivateLearner:
         )
 
     def _passes(self, agreed: Agreed, learning: PublicLearning) -> LearningPasses:
-        """How it goes through the batches of a session."""
         assert isinstance(agreed, LearningAgreed)
         return LearningPasses(learning, agreed.keeping)
 
@@ -397,7 +387,6 @@ class PrivateLearner:
             )
 
     async def _begun(self, session: _Session) -> None:
-        """Begin the next pass."""
         conversation, preparation = session.conversation, session.preparation
         await preparation.ready()
         conversation.hear(session.machine.ask(time.time(), conversation.now()))
@@ -421,7 +410,6 @@ class PrivateLearner:
         return refreshed(words, zeros(secret, words), DATA)
 
     def _batches(self, round: int) -> list[Order]:
-        """Indices of the images of every batch of a round."""
         generator = np.random.default_rng([self._seed[0], round, self._seed[1]])
         work = FullBatches(self._settings.batch, self._settings.batches)
         return list(work.batches(len(self._images), generator))

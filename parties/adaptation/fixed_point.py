@@ -52,7 +52,6 @@ LiftOrProduct = Narrow | Matrix
 def lift(
     shape: tuple[int, ...], *, bits: int = LIFTED, degree: int = 1, factor: tuple[int, ...] | None = None
 ) -> Narrow:
-    """The request for a lift of a value of this shape."""
     return Narrow(shape, bits, degree, factor)
 
 
@@ -62,8 +61,6 @@ def matrices(left: tuple[int, ...], right: tuple[int, ...]) -> Matrix:
 
 
 class Cut(NamedTuple):
-    """A share on its way to a lift."""
-
     share: torch.Tensor
     """Modulo 2^ring."""
     by: int
@@ -91,7 +88,6 @@ class RangeCheck:
         return self._lookup.masked(place)
 
     def settle(self, opened: torch.Tensor) -> None:
-        """Take in the sum of both masked shares."""
         self._lookup.place(opened)
 
     @property

@@ -107,8 +107,6 @@ class LearningHeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSizes:
-    """Of a head, and a batch."""
-
     images: int
     width: int
     classes: int
@@ -183,7 +181,6 @@ def _exponential(reach: float) -> Wave:
 
 
 def _totals(classes: int, reach: float, *, unit: float) -> Table:
-    """Of the sums of exponentials. unit: what an exponential of 1 is."""
     return fitted_table(
         "sums of exponentials of logits",
         Inverse(function="inverse", unit=1.0, offset=0.0, scale=2.0 ** (PROBABILITY - EXPONENTIAL)),
@@ -221,8 +218,6 @@ class HeadShares:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class HeadResult:
-    """What a head leaves, on shares."""
-
     by_token: torch.Tensor
     """The derivative by the class token [B, D], DERIVATIVE + PARAMETER fractional bits."""
     gradient: HeadShares
@@ -238,12 +233,10 @@ class HeadResult:
 def logit_requests(
     sizes: HeadSizes, scales: LearningHeadScales, *, backwards: bool = False
 ) -> tuple[AnyBlockRequest, ...]:
-    """What `HeadForwards` asks for, in this order."""
     return (*_forward_values(sizes, backwards=backwards).values(), scales.variances.request((sizes.images,)))
 
 
 def head_requests(sizes: HeadSizes, scales: LearningHeadScales) -> tuple[AnyBlockRequest, ...]:
-    """What `HeadProgram` asks for, in this order."""
     logits, wave = (sizes.images, sizes.classes), scales.exponential
     return (
         *logit_requests(sizes, scales, backwards=True),
@@ -290,8 +283,6 @@ class _Judged:
 
 
 class HeadForwards:
-    """The norm and the logits. backwards: whether there is a way back."""
-
     def __init__(self, party: Party, sizes: HeadSizes, scales: LearningHeadScales, *, backwards: bool = False) -> None:
         self._party, self._sizes, self._scales = party, sizes, scales
         self._lifts, self._products = made(party, _forward_values(sizes, backwards=backwards))
@@ -318,8 +309,6 @@ class HeadForwards:
 
 
 class HeadProgram(HeadForwards):
-    """One use in one step of learning."""
-
     def __init__(self, party: Party, sizes: HeadSizes, scales: LearningHeadScales) -> None:
         super().__init__(party, sizes, scales, backwards=True)
         lifts, products = made(party, _backward_values(sizes))

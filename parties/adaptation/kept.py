@@ -35,8 +35,6 @@ _Chain = tuple[Annotated[int, Meta(ge=0)], Annotated[bytes, Meta(min_length=KEY_
 
 
 class _OnDisk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A KeptRecord, and what else the rows are bound to."""
-
     bound: bytes
     terms_digest: bytes
     last: _Chain
@@ -165,5 +163,4 @@ def _record(path: Path) -> Path:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """The file of rows, which is made where it is missing."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")

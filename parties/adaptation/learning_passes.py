@@ -15,8 +15,6 @@ from tacit.parties.inference.stages import Carried
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What an owner brings to one. The model owner has no labels."""
-
     number: int
     """Of its pass in the session."""
     share: torch.Tensor
@@ -31,25 +29,20 @@ class Batch:
 
 @dataclass(frozen=True)
 class LearningPasses:
-    """Those of one owner in one session: the first `bringing` bring images, and each other is a step on shares."""
-
     learning: PublicLearning
     bringing: int
 
     @property
     def course(self) -> Course:
-        """The stages of every pass."""
         own = self.learning
         brings, steps = bringing_stages(own.public, own.sizes), learning_stages(own.sizes, own.scales)
         return lambda number: brings if number <= self.bringing else steps
 
     def begun(self, batch: Batch, learnt: Learnt) -> Carried:
-        """What a step begins with; learnt: what there was before it."""
         return LearningCarried(
             batch.share, batch.outside, parameters=learnt.parameters, labels=batch.labels, rate=batch.rate
         )
 
     def ended(self, batch: Batch, learnt: Learnt, found: Carried | None) -> Learnt:
-        """What there is behind a step."""
         assert isinstance(found, LearningCarried)
         return learnt.then(found.parameters, loss=found.loss, correct=found.correct, refused=found.refused)

@@ -132,7 +132,6 @@ class Openings:
 
     @property
     def spent(self) -> float:
-        """What the sums told have cost so far, as protections/budget.py counts."""
         return self._kept.spent
 
     def save(self) -> None:
@@ -175,8 +174,6 @@ class Openings:
 
 @dataclass(frozen=True, kw_only=True)
 class TeachingSettings(ModelOwnerSettings):
-    """Everything a model owner needs beside its model, where others learn beside it."""
-
     learning: PublicLearning
     opening: OpeningPolicy
     openings: Path | None = None
@@ -246,7 +243,6 @@ class TeachingParty(ModelOwnerParty):
         )
 
     def _kept_of(self, peer: str) -> KeptShares:
-        """What is kept of the images of this data owner. ValueError as of KeptShares."""
         if peer not in self._kept:
             own = self._teaching
             path = None if own.kept is None else own.kept / f"{peer}.shares"
@@ -254,7 +250,6 @@ class TeachingParty(ModelOwnerParty):
         return self._kept[peer]
 
     def _passes(self, agreed: Agreed) -> LearningPasses:
-        """How it goes through the batches of a session."""
         assert isinstance(agreed, LearningAgreed)
         return LearningPasses(self._teaching.learning, agreed.keeping)
 
@@ -310,7 +305,6 @@ class TeachingParty(ModelOwnerParty):
             worker.close()
 
     async def _begun(self, conversation: Conversation, machine: LearningModelOwner, preparation: Preparation) -> None:
-        """Begin the pass that was asked for."""
         await preparation.ready()
         await preparation.audit()
         conversation.hear(machine.begin(self.model.commitment, time.time(), conversation.now()))

@@ -55,7 +55,6 @@ class NoisePolicy:
 
 
 def noise_policy(own: TeachingConfiguration) -> NoisePolicy | None:
-    """Of what a model owner says; None where there is no noise."""
     if not own.noise:
         return None
     return NoisePolicy(deviation=own.noise, largest_epsilon=own.largest_epsilon, delta=own.delta)

@@ -50,14 +50,11 @@ def _plan(learning: PublicLearning, terms: Terms, own: ParameterShares) -> PassP
 
 
 class PredictionSession(SessionKind):
-    """A data owner's, with what was learned."""
-
     def __init__(self, parameters: AdapterParameters) -> None:
         shares = shares_of_known(parameters)
         super().__init__(lambda terms: prediction_plan(terms, shares))
 
     def machine(self, settings: DataOwnerSettings, request: InferenceRequest) -> InferenceDataOwner:
-        """See SessionKind."""
         return LearningDataOwner(
             settings.keys.name,
             settings.roster,

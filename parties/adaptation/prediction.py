@@ -29,8 +29,6 @@ _CUT: Final = 2 * PARAMETER - round(math.log2(LOGIT_SCALE))
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Predicted:
-    """What a prediction leaves."""
-
     logits: torch.Tensor
     """Share modulo 2^STREAM of the logits [B, C], times LOGIT_SCALE."""
     outside: torch.Tensor
@@ -38,19 +36,15 @@ class Predicted:
 
 
 def prediction_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
-    """What `PredictionProgram` asks for, in this order."""
     return (*hidden_requests(sizes, scales, forward_requests), *logit_requests(sizes.head, scales.head))
 
 
 class PredictionProgram:
-    """One use."""
-
     def __init__(self, party: Party, sizes: StepSizes, scales: StepScales) -> None:
         self._hidden = HiddenProgram(party, sizes, scales, AdapterForwards)
         self._head = HeadForwards(party, sizes.head, scales.head)
 
     def run(self, parameters: ParameterShares, outputs: torch.Tensor) -> Program[Predicted]:
-        """Both as of StepProgram."""
         head, hidden = yield from self._hidden.run(parameters, outputs)
         logits = yield from self._head.forwards(head, hidden[:, 0])
         outside = self._hidden.outside + self._head.outside

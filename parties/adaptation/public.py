@@ -83,12 +83,10 @@ class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def sizes(self) -> StepSizes:
-        """Of a step."""
         return step_sizes(self.public, self.adapter, classes=self.classes, batch=self.batch)
 
     @property
     def learning(self) -> LearningSizes:
-        """What the terms say of it."""
         sizes = self.sizes
         return LearningSizes(
             adapters=sizes.adapters,
@@ -118,12 +116,10 @@ class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return each(torch.Tensor.double, first)
 
     def rate(self, number: int) -> float:
-        """The learning rate of the round of this number, from 1."""
         return self.schedule.rate(number)
 
 
 def step_sizes(public: PublicModel, adapter: AdapterConfiguration, *, classes: int, batch: int) -> StepSizes:
-    """Of a step beside this model."""
     rank = adapter.rank if isinstance(adapter, ParallelConfiguration) else 0
     return StepSizes(
         images=batch,

@@ -104,8 +104,6 @@ def _outputs(public: PublicModel, halvings: tuple[int, ...]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class FittedLearning:
-    """Public numbers of steps, and with how much room they were found."""
-
     scales: StepScales
     bounds: StepBounds
     margin: float
@@ -114,8 +112,6 @@ class FittedLearning:
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """What is to be learned beside a model, and how."""
-
     adapter: AdapterConfiguration
     schedule: Schedule
     batch: int

@@ -84,8 +84,6 @@ class RoundsTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True)
 class SharesSum:
-    """A sum of data owners' shares."""
-
     round: int
     owners: int
     """In it."""
@@ -169,14 +167,12 @@ class RoundsKeeper(ServerTask):
         return Total(values=np.zeros(0), weights=np.asarray(contributors), metrics={}, tensor_sizes=())
 
     def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int = 1) -> None:
-        """Keep it, unless it is that of the round in which nobody learns."""
         if round <= self._rounds:
             self._former = self._state
             head = np.array([round, int(total.weights)], np.uint64)
             self._state = np.append(head, self._summed).astype("<u8").tobytes()
 
     def undo(self) -> None:
-        """Take the last `apply` back."""
         self._state = self._former
 
 
@@ -191,7 +187,6 @@ def shares_of_known(parameters: AdapterParameters) -> ParameterShares:
 
 
 def nothing(sizes: StepSizes) -> ParameterShares:
-    """The share of an owner of parameters that the other one knows."""
     return shaped(torch.zeros(sizes.parameters, dtype=torch.int64), sizes)
 
 
@@ -231,8 +226,6 @@ def mean_of(total: torch.Tensor, weight: int, sizes: StepSizes) -> AdapterParame
 
 @dataclass(frozen=True, kw_only=True)
 class SummingDealerSettings:
-    """What the dealer needs for both."""
-
     dealing: DealerSettings
     summing: ServerSettings
     last: bytes | None = None

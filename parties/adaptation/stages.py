@@ -48,16 +48,12 @@ def _nothing() -> torch.Tensor:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CollectedCarried(Carried):
-    """From stage to stage of a pass through the blocks; this owner's shares."""
-
     outputs: tuple[torch.Tensor, ...] = ()
     """What is kept of every block so far, int64 [images, S, D] modulo 2^STREAM."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class PredictingCarried(CollectedCarried):
-    """The same of a prediction by what was learnt."""
-
     parameters: ParameterShares
     """KEPT fractional bits modulo 2^64."""
 
@@ -184,12 +180,10 @@ class StepStage:
 
 
 def bringing_stages(public: PublicModel, sizes: StepSizes) -> tuple[PassStage, ...]:
-    """Those of a pass that brings images, in order; they take and leave CollectedCarried."""
     return _backbone(public, sizes, apart=True)
 
 
 def learning_stages(sizes: StepSizes, scales: StepScales) -> tuple[PassStage, ...]:
-    """That of a step; it takes and leaves LearningCarried."""
     return (StepStage(sizes, scales),)
 
 

@@ -34,8 +34,6 @@ _REFUSED: Final = "refused"
 
 
 class Common(NamedTuple):
-    """The common parameters after a round, float64, as a data owner keeps them."""
-
     parameters: AdapterParameters
     round: int
     refused: int = 0
@@ -90,7 +88,6 @@ class Learnt:
 
     @classmethod
     def nothing(cls, parameters: ParameterShares) -> Learnt:
-        """Before the first batch."""
         zero = torch.zeros((), dtype=torch.int64)
         return cls(parameters, zero, zero, zero)
 
@@ -134,8 +131,6 @@ class Counted:
 
 
 class Standing:
-    """Of one owner towards another, in the present round."""
-
     def __init__(self) -> None:
         self.number = 0
         """Of the round; 0 before the first."""
@@ -145,7 +140,6 @@ class Standing:
         """After so many batches: the last two."""
 
     def begin(self, number: int, first: ParameterShares) -> None:
-        """A round begins, unless it goes on."""
         if number != self.number:
             self.number, self.done = number, 0
             self._learnt = {0: Learnt.nothing(first)}
@@ -162,11 +156,9 @@ class Standing:
 
     @property
     def learnt(self) -> Learnt:
-        """What there is now."""
         return self._learnt[self.done]
 
     def add(self, learnt: Learnt) -> None:
-        """After one batch more."""
         self._learnt = {self.done: self.learnt, self.done + 1: learnt}
         self.done += 1
 

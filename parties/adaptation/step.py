@@ -67,8 +67,6 @@ Adapter = TypeVar("Adapter", bound=AdapterForwards)
 
 @dataclass(frozen=True, kw_only=True)
 class StepSizes:
-    """Of a model, and a batch."""
-
     images: int
     tokens: int
     width: int
@@ -79,12 +77,10 @@ class StepSizes:
 
     @property
     def adapter(self) -> AdapterSizes:
-        """Of any, all of whose output is read."""
         return AdapterSizes(images=self.images, tokens=self.tokens, width=self.width, rank=self.rank, read=self.tokens)
 
     @property
     def each(self) -> tuple[AdapterSizes, ...]:
-        """Of the adapters, one after the other."""
         reads = enumerate(read_tokens(self.tokens, self.adapters))
         return tuple(replace(self.adapter, read=read, first=not number) for number, read in reads)
 
@@ -102,29 +98,23 @@ class StepSizes:
 
     @property
     def kept(self) -> tuple[int, int, int]:
-        """The shape of what of it is kept of an image."""
         layers, _, tokens, width = self.outputs
         return layers, tokens, width
 
     @property
     def parameters(self) -> int:
-        """How many numbers are learnt."""
         each = 2 * self.rank * (self.tokens + self.width) + 1
         return self.adapters * each + self.classes * (self.width + 1)
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class ParameterShares:
-    """An owner's shares of all parameters."""
-
     adapters: tuple[AdapterShares, ...]
     head: HeadShares
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Stepped:
-    """What a step leaves."""
-
     parameters: ParameterShares
     """KEPT fractional bits: those before the step where something was out of range."""
     outside: torch.Tensor
@@ -138,7 +128,6 @@ class Stepped:
 
 
 def step_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
-    """What `StepProgram` asks for, in this order."""
     hidden = hidden_requests(sizes, scales, adapter_requests)
     return (
         *hidden,
@@ -160,7 +149,6 @@ def _choice(sizes: StepSizes) -> Matrix:
 
 
 def _gradient(sizes: StepSizes, scales: StepScales) -> Narrow:
-    """Derivatives by all parameters, lifted together."""
     return lift((sizes.parameters,), bits=scales.gradient)
 
 
@@ -178,7 +166,6 @@ def hidden_requests(
 
 
 def _norm_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
-    """What `ParameterNorms` asks for, in this order."""
     return (
         lift((sizes.parameters,), bits=CHECKED, degree=2),
         *(check_request(rows, check) for rows, check in _tensors(sizes, scales).values()),
@@ -186,7 +173,6 @@ def _norm_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockReques
 
 
 def _tensors(sizes: StepSizes, scales: StepScales) -> dict[str, tuple[tuple[int, ...], CheckedSum]]:
-    """What is checked of parameters."""
     return {
         name: ((1,) if name in HEAD_TENSORS else (sizes.adapters,), check) for name, check in scales.parameters.items()
     }
@@ -203,7 +189,6 @@ class ParameterNorms:
         self._named = {name: RangeCheck(party, rows, check) for name, (rows, check) in _tensors(sizes, scales).items()}
 
     def part(self, words: torch.Tensor) -> tuple[NarrowValue, Cut]:
-        """What to lift of the parameters."""
         return self._value, Cut(words, KEPT - LOOKED_AT)
 
     def checked(self, operation: str) -> Program[None]:
@@ -223,8 +208,6 @@ class ParameterNorms:
 
 
 class HiddenProgram(Generic[Adapter]):
-    """One use of outputs of blocks, and of parameters: they are lifted, and go through adapters of this kind."""
-
     def __init__(
         self,
         party: Party,
@@ -268,8 +251,6 @@ class HiddenProgram(Generic[Adapter]):
 
 
 class StepProgram:
-    """One use."""
-
     def __init__(self, party: Party, sizes: StepSizes, scales: StepScales) -> None:
         self._party, self._sizes, self._rate = party, sizes, scales.rate
         self._hidden = HiddenProgram(party, sizes, scales, AdapterProgram)

@@ -84,18 +84,13 @@ Operation = Literal["mul", "matmul"]
 
 
 class Draw(NamedTuple):
-    """Words that a party takes from its stream."""
-
     shape: Shape
     bits: int = WORD_BITS
 
 
 class Request(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """What a program asks for. Only subclasses are sent."""
-
     @property
     def receiver(self) -> int:
-        """The rank that gets the correction."""
         return 0
 
     @property
@@ -108,7 +103,6 @@ class Request(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
         raise NotImplementedError
 
     def dependent(self) -> list[Draw]:
-        """The words that follow from the free ones."""
         raise NotImplementedError
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> Iterable[torch.Tensor]:
@@ -142,8 +136,6 @@ class Product(Request, frozen=True):
 
 
 class _OneShape(Request, frozen=True):
-    """From every rank words of a shape, and as many that depend on them."""
-
     shape: Shape
 
     def free(self, rank: int) -> list[Draw]:

@@ -45,8 +45,6 @@ class PointKeys:
 
 @dataclass(frozen=True, repr=False)
 class ThresholdKeys:
-    """The same for thresholds."""
-
     seeds: Words
     controls: Bits
     values: Words
@@ -252,7 +250,6 @@ def _words(seeds: Words) -> Words:
 
 
 def _bit(numbers: Words, levels: int, level: int) -> Words:
-    """The bits of numbers below 2^levels, the highest first."""
     return (numbers >> np.uint64(levels - 1 - level)) & _LOWEST
 
 
@@ -263,7 +260,6 @@ def _sides(choice: Words, left: Words, right: Words) -> tuple[Words, Words]:
 
 
 def _pairs(words: Words) -> Words:
-    """Each word twice, along a new last axis: what NumPy broadcasts along so short an axis is slow."""
     return np.repeat(words, 2).reshape(*words.shape, 2)
 
 

@@ -181,14 +181,11 @@ class _PassCommunicator:
         return current().party.rank
 
     def all_reduce(self, input: Any, batched: bool = False) -> Any:
-        """The sums of both parties' words."""
         found = current().opened(input if batched else [input])
         return found if batched else found[0]
 
 
 class _DealtTuples:
-    """CrypTen's provider of tuples for products."""
-
     def generate_additive_triple(
         self, left: Sequence[int], right: Sequence[int], operation: Any, device: Any = None
     ) -> tuple[Any, ...]:

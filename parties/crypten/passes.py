@@ -42,8 +42,6 @@ Compute = Callable[[Computation, Products, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class CryptenStage:
-    """A part of every pass."""
-
     name: str
     public: PublicStudent
     layers: tuple[str, ...]
@@ -72,7 +70,6 @@ class CryptenStage:
         return run
 
     def rounds(self, images: int) -> tuple[Round, ...]:
-        """Those of so many images."""
         return self._traced(images).rounds
 
     def trace(self, images: int) -> Traced:
@@ -157,7 +154,6 @@ def _head(
 
 @lru_cache(maxsize=64)
 def crypten_stages(public: PublicStudent, results: Results) -> tuple[CryptenStage, ...]:
-    """Those of a pass, in order."""
     sizes = public.sizes
     stream, patches = (sizes.tokens, sizes.width), (sizes.patches, sizes.pixels)
     names = tuple(layer_shapes(sizes))
@@ -173,7 +169,6 @@ def crypten_stages(public: PublicStudent, results: Results) -> tuple[CryptenStag
 
 
 def crypten_plan(public: PublicStudent, terms: Terms) -> PassPlan:
-    """The computation that all passes share."""
     passed: tuple[PassStage, ...] = crypten_stages(public, terms.results)
     return PassPlan(public, lambda number: passed, terms.sizes.classes)
 
@@ -207,8 +202,6 @@ class _ModelOwner(InferenceModelOwner):
 
 
 class CryptenSession(SessionKind):
-    """A data owner's, with a model owner's student."""
-
     MACHINE: ClassVar[type[InferenceDataOwner]] = _DataOwner
     protocol: ClassVar[str] = PROTOCOL
 
@@ -217,8 +210,6 @@ class CryptenSession(SessionKind):
 
 
 class CryptenModelOwner(ModelOwnerParty):
-    """Serves a student until it is cancelled."""
-
     MACHINE: ClassVar[type[InferenceModelOwner]] = _ModelOwner
 
     def _planned(self, terms: Terms, model: PrivateStudent) -> PassPlan:

@@ -98,7 +98,6 @@ class PublicStudent(
 
     @property
     def approximation(self) -> Approximation:
-        """The polynomials that stand for its functions."""
         return Approximation(softmax_degree=self.softmax_degree, inverse_steps=self.inverse_steps)
 
     def block(self, number: int, linear: Callable[[str], Any]) -> Block:
@@ -127,7 +126,6 @@ class PublicStudent(
         return tuple((bound > 1) - (bound < 1) for bound in bounds)
 
     def norm(self) -> LayerNorm:
-        """The last LayerNorm, without scale and shift."""
         found: LayerNorm = _without_weights(self._norm(self.last_variance), lambda path: None)
         return found
 

@@ -83,7 +83,6 @@ class Exchange:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Who is still there."""
         return tuple(node for node in self.training if node not in self.lost)
 
     def ask(self, records: Mapping[int, Mapping[str, Any]], *, train: bool = False) -> dict[int, ConfigRecord]:
@@ -287,24 +286,19 @@ class SecureGrid(Grid):  # type: ignore[misc]
         ]
 
     def set_run(self, run: Any) -> None:
-        """As of the grid."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> Any:
-        """As of the grid."""
         return self._grid.run
 
     def create_message(self, *arguments: Any, **named: Any) -> Message:
-        """As of the grid."""
         return self._grid.create_message(*arguments, **named)
 
     def get_node_ids(self) -> Any:
-        """As of the grid."""
         return self._grid.get_node_ids()
 
     def get_nodes(self) -> Any:
-        """As of the grid."""
         return self._grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Any:
@@ -312,7 +306,6 @@ class SecureGrid(Grid):  # type: ignore[misc]
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Any:
-        """As of the grid."""
         return self._grid.pull_messages(message_ids)
 
 

@@ -159,12 +159,10 @@ class ResumedSum:
 
     @property
     def title(self) -> str:
-        """Of the sum."""
         return self._kept.settings.title
 
     @property
     def outcome(self) -> Contributed | ClientAborted | None:
-        """As of SumClient."""
         return self._client.outcome
 
     def hear(self, message: bytes) -> list[bytes]:
@@ -176,7 +174,6 @@ class ResumedSum:
         return self._new(_Happened(vector.astype("<f8").tobytes(), weight))
 
     def save(self) -> None:
-        """Return when all of it is on the disk."""
         self._kept.said = self._hasher.digest()
         replace_file(self._path, self._box.encrypt(msgspec.msgpack.encode(self._kept)))
 

@@ -68,8 +68,6 @@ REJOIN_SECONDS: Final = 1.0
 
 @dataclass(frozen=True)
 class ClientImages:
-    """A client's own images."""
-
     train: tuple[Any, torch.Tensor | None] = field(repr=False)
     """Images float32 [N, C, S, S], as the task wants them, and labels int64 [N]; or data of one's own, and None."""
     test: Callable[[], Labelled] | None = field(default=None, repr=False)
@@ -81,8 +79,6 @@ class ClientImages:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientJob:
-    """What a client is given."""
-
     address: str
     keys: PartyKeys
     roster: Roster

@@ -127,8 +127,6 @@ def _digest(parts: Sequence[bytes]) -> str:
 
 
 class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"):
-    """Parties that have answered."""
-
     weights: str
     """The commitment to the model, in hexadecimal digits."""
     classes: tuple[str, ...]
@@ -194,7 +192,6 @@ class AnswersFile:
         ]
 
     def write(self, entry: AnsweredBy | AnsweredPass) -> None:
-        """Keep it, and return when it is on the disk. AnswersError."""
         try:
             FILES.append(self.path, msgspec.json.encode(entry) + b"\n")
             FILES.synchronise(self.path)
@@ -239,7 +236,6 @@ class DataOwnerHooks(LearnerHooks):
     """Points at which a simulation changes a data owner that asks, beside those of one that learns."""
 
     def images(self, file: DataOwnerFile) -> OwnImages:
-        """Find what to ask about. ValueError or OSError, naming what is wrong with it."""
         return own_images(file.images)
 
     def session(self, usual: SessionKind) -> SessionKind:

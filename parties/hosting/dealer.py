@@ -47,8 +47,6 @@ class DealerHooks(Hooks):
 
 
 class KeptSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The last sum, on a dealer's disk."""
-
     round: Annotated[int, Meta(ge=1, le=2**31)]
     words: bytes
     """Initial state of the next round."""

@@ -136,7 +136,6 @@ class PartyFolder:
         return self.path / "journal" / f"{party}.jsonl"
 
     def answers(self, images: str) -> Path:
-        """Those of a data owner about these images."""
         return self._own / "answers" / f"{images}.jsonl"
 
     def fixed(self, party: str) -> Path | None:
@@ -182,7 +181,6 @@ class PartyFolder:
             release()
 
     def is_held(self) -> bool:
-        """Whether the party is running. OSError if that cannot be found out."""
         if not self._lock.exists():
             return False
         try:
@@ -419,8 +417,6 @@ MENDABLE: Final = (*WRONG_INPUT, EndpointError, EventLogError, JournalError, Ans
 
 @dataclass(frozen=True)
 class OpenedParty(Generic[Kind]):
-    """A party that may start."""
-
     file: Kind
     keys: PartyKeys
     roster: Roster
@@ -428,7 +424,6 @@ class OpenedParty(Generic[Kind]):
 
     @property
     def name(self) -> str:
-        """Of the party, as its key file says."""
         return self.keys.name
 
 

@@ -100,16 +100,13 @@ class Learned:
 
     @property
     def weights(self) -> str:
-        """The commitment to the model beside which it was learned, in hexadecimal digits."""
         return self.kept.weights.hex()
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names, in the order of the head."""
         return self.kept.learning.names
 
     def session(self) -> PredictionSession:
-        """In which the model owner's model is asked with them."""
         return PredictionSession(self.parameters)
 
     def named(self, images: str) -> str:
@@ -162,7 +159,6 @@ class LearnerHooks(Hooks):
         return own_source(file)
 
     def accepts(self, own: LearningSection) -> Policy:
-        """Return the policy for the dealer's sums."""
         return Policy(schemes=(SCHEME,), smallest_cohort=own.smallest_cohort + own.colluders, roster_changes=())
 
     def learner(self, usual: Callable[..., PrivateLearner]) -> Callable[..., PrivateLearner]:
@@ -260,7 +256,6 @@ class _Learning:
     hooks: LearnerHooks
 
     def _owner(self, weights: bytes | None) -> DataOwnerSettings:
-        """Towards the model owner, whose model has this commitment, if it is known."""
         file = self.party.file
         named = bytes.fromhex(file.policy.weights) or None
         if weights is not None and named not in (None, weights):
@@ -348,7 +343,6 @@ class _Learning:
             await asyncio.shield(learner.close())
 
     def _client(self) -> ClientSettings:
-        """Towards the dealer's sums."""
         party, file, own = self.party, self.party.file, self.own
         return ClientSettings(
             address=own.sums,

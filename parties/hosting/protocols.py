@@ -19,8 +19,6 @@ ProtocolName = Literal["tacit", "crypten"]
 
 
 class InferenceProtocol:
-    """Tacit's own protocol."""
-
     name: ClassVar[ProtocolName] = "tacit"
     claims: ClassVar[tuple[str, ...]] = ()
     """What differs from it, for the reader of a result."""
@@ -43,7 +41,6 @@ class InferenceProtocol:
         return ModelOwnerParty
 
     def session(self) -> SessionKind:
-        """The data owner's."""
         from tacit.parties.inference.data_owner import SessionKind
 
         return SessionKind()

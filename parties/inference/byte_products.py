@@ -100,7 +100,6 @@ def _below(words: torch.Tensor, count: int) -> Digits:
 
 
 def _digits(words: torch.Tensor) -> Digits:
-    """The signed digits of words, along a new last axis."""
     # With half a digit added at every place, digits are bytes; each has that half too much then, which turns its sign.
     raised = np.add(words.numpy(), _HALVES, order="C")
     raised ^= _HALVES

@@ -148,8 +148,6 @@ class Courier:
 
 
 class Worker:
-    """A thread of one's own for what computes long, on one core: sessions run side by side."""
-
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
 
@@ -157,7 +155,6 @@ class Worker:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     def close(self) -> None:
-        """Let the thread end when its work is done."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
@@ -169,7 +166,6 @@ class Exchange:
     hear: Callable[[Sequence[Output]], None]
 
     def feed(self, frames: Sequence[Frame]) -> None:
-        """Hand the machine a message of the peer."""
         self.hear(self.machine.feed(frames, Conversation.now()))
 
     def drop(self, detail: str) -> None:
@@ -225,7 +221,6 @@ class Conversation:
 
     @staticmethod
     def now() -> float:
-        """Seconds of a clock that never goes back."""
         return time.monotonic()
 
     def hear(self, outputs: Sequence[Output]) -> None:
@@ -485,11 +480,9 @@ class ServingParty(Generic[MachineT]):
         self._spread(self._service.drop(peer, detail, Conversation.now()))
 
     def _spread(self, answers: Answers[MachineT]) -> None:
-        """Do what the machines of sessions say."""
         raise NotImplementedError
 
     async def _leave(self) -> None:
-        """End all sessions."""
         raise NotImplementedError
 
     def _tell_end(self, ended: InferenceEnded, **fields: Any) -> None:

@@ -94,8 +94,6 @@ class DataOwnerSettings:
 
 @dataclass(frozen=True)
 class PassCosts:
-    """Costs of a pass to the data owner."""
-
     images: int
     offline_seconds: float
     """Waiting for preprocessing before the pass."""
@@ -107,8 +105,6 @@ class PassCosts:
 
 @dataclass(frozen=True)
 class Answer:
-    """Result of a pass."""
-
     logits: torch.Tensor | None = field(repr=False)
     """float64 [n, classes]; None where the pass was refused, or labels alone were revealed."""
     labels: torch.Tensor | None = field(repr=False)
@@ -142,7 +138,6 @@ class SessionKind:
         return self.planned(terms)
 
     def machine(self, settings: DataOwnerSettings, request: InferenceRequest) -> InferenceDataOwner:
-        """Make the data owner's machine."""
         return self.MACHINE(
             settings.keys.name,
             settings.roster,
@@ -177,12 +172,10 @@ class DataOwnerSession:
 
     @property
     def terms(self) -> Terms:
-        """The terms that were agreed on."""
         return self._machine.agreed.terms
 
     @property
     def public(self) -> AskedModel:
-        """The public part of the model."""
         return self._plan.public
 
     async def answers(self, images: torch.Tensor) -> AsyncGenerator[Answer, None]:
@@ -269,8 +262,6 @@ async def _close(conversation: Conversation, machine: InferenceDataOwner) -> Non
 
 @dataclass(frozen=True)
 class Inferred:
-    """Results of a session for all its images."""
-
     logits: torch.Tensor = field(repr=False)
     """float64 [N, classes]; not a number in the rows of images that were refused, and where labels alone were
     revealed."""
@@ -283,7 +274,6 @@ class Inferred:
 
     @classmethod
     def collected(cls, session: DataOwnerSession, answers: Sequence[Answer]) -> Self:
-        """Join all answers of a session."""
         logits, labels = zip(*(_rows(each, session.terms) for each in answers), strict=True)
         return cls(torch.cat(logits), torch.cat(labels), tuple(each.costs for each in answers), session.weights_bytes)
 

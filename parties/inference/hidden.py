@@ -62,8 +62,6 @@ the most of its values are as small as ever, and in DINOv2's first block an erro
 
 @dataclass(frozen=True)
 class FittedHidden:
-    """Of a block."""
-
     gelu: Wave | None
     """None: the quadratic one."""
     spread: CheckedSum
@@ -159,12 +157,10 @@ def _fitted(
 
 
 def _room(largest: float) -> int:
-    """Fractional bits of values behind GELU, at most."""
     return math.floor(math.log2(2 ** (ACTIVATED - 2) * SPARE / largest))
 
 
 def spread_ring(opened: int) -> int:
-    """Bits of the sum of SPREAD, or of squares."""
     return STREAM if opened == COARSE else CHECK_WORDS
 
 

@@ -33,7 +33,6 @@ class Ledger:
                 ) from None
 
     def of(self, peer: str) -> Spent:
-        """Return what a peer has used."""
         latest = max((spent.day for spent in self._spent.values()), default=0)
         return self._spent.get(peer, Spent(day=latest))
 

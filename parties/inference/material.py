@@ -74,8 +74,6 @@ Bits = Annotated[int, Meta(ge=2, le=WORD_BITS)]
 
 
 class _Shared(Request, frozen=True):
-    """A request whose correction goes to the data owner: the model owner serves many of them at the same time."""
-
     @property
     def receiver(self) -> int:
         return DATA_OWNER
@@ -289,7 +287,6 @@ class Lookup(Request, frozen=True):
         return threshold + (point if self.index else [])
 
     def place(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Interval and place in it of a sum, or a mask."""
         lowest = (words & ((1 << self.domain) - 1)) >> (self.domain - self.index - self.slope)
         return lowest >> self.slope, lowest & ((1 << self.slope) - 1)
 
@@ -340,7 +337,6 @@ def decoded_requests(data: bytes) -> tuple[AnyBlockRequest, ...]:
 
 
 def correction_bytes(request: AnyBlockRequest) -> int:
-    """Of what the dealer sends for it, to each who receives it."""
     return sum(math.prod(draw.shape) * byte_width(draw.bits) for draw in request.dependent())
 
 

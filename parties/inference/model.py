@@ -55,16 +55,12 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
 class NormPreScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Scales of the LayerNorm before the blocks."""
-
     stream: Positive
     """Scale of its input."""
     norm: Norm
 
 
 class EmbeddingScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of the patches."""
-
     pixel: Positive
     largest: Positive
     """Pixel, of either sign."""
@@ -73,8 +69,6 @@ class EmbeddingScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class HeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of the last LayerNorm and the linear layer behind it."""
-
     norm: Norm | None
     """None behind an attention pool."""
     logits: Positive
@@ -143,7 +137,6 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def stream(self) -> float:
-        """The scale of the residual stream."""
         return self.blocks[0].stream
 
     @property
@@ -156,15 +149,12 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.head.norm.variance.inverse.offset
 
     def shape(self, images: int) -> Shape:
-        """Sizes of a block's input."""
         sizes = self.sizes
         return Shape(images=images, tokens=sizes.tokens, width=sizes.width, heads=sizes.heads, hidden=sizes.hidden)
 
 
 @dataclass(frozen=True, repr=False)
 class FittedModel:
-    """Public numbers of a model, and what is secret of each block."""
-
     public: PublicModel
     balances: tuple[torch.Tensor, ...]
     """float64 [H]: what queries are multiplied by, and keys divided, so that both reach as far."""
@@ -273,7 +263,6 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
 
 @contextmanager
 def _named(part: str) -> Iterator[None]:
-    """Have the errors of a fit say which part of the model it was of."""
     try:
         yield
     except (BoundError, FitError) as error:

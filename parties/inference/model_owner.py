@@ -135,7 +135,6 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         )
 
     def _planned(self, terms: Terms, model: Any) -> PassPlan:
-        """What passes of a model of this party compute."""
         return of_model(model.public, terms)
 
     def _with_dealer(self) -> list[Exchange]:
@@ -147,7 +146,6 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             exchange.drop(detail)
 
     def _spread(self, answers: Answers[InferenceModelOwner]) -> None:
-        """Give every session what its machine says."""
         for machine, outputs in answers:
             if machine not in self._conversations and outputs:
                 self._open(machine)

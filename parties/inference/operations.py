@@ -53,8 +53,6 @@ Expected = tuple[tuple[int, ...], int]
 
 @dataclass(frozen=True, repr=False)
 class Communication:
-    """One round: what this party sends, if anything, and what it receives in turn."""
-
     operation: str
     sent: tuple[Words, ...]
     expected: tuple[Expected, ...]
@@ -65,8 +63,6 @@ Program = Generator[Communication, list[torch.Tensor], T]
 
 @dataclass(frozen=True, repr=False)
 class Party:
-    """One of the two."""
-
     rank: int
     take: Callable[[Request], list[torch.Tensor]]
     """This party's words for a request: free ones, then shares of the dependent ones. Used once."""
@@ -144,12 +140,10 @@ class NarrowValue:
         self._place = self._public = words[0]
 
     def masked(self, share: torch.Tensor) -> Words:
-        """What to open of a value."""
         masked = share + self._mask
         return (masked + (1 << (self._bits - 2)) if self._rank == MODEL else masked), self._bits
 
     def settle(self, opened: torch.Tensor) -> None:
-        """Take in the sum of both masked shares."""
         place = opened & ((1 << self._bits) - 1)
         # What powers and products differ by is 2^bits times the dealer's words.
         wrapped = place >> (self._bits - 1) << self._bits
@@ -175,7 +169,6 @@ class NarrowValue:
         return self._public - self._dependent[0] if self._rank == MODEL else -self._dependent[0]
 
     def masked_factor(self, share: torch.Tensor) -> Words:
-        """What to open of a factor f of the shape asked for: its share and that of its mask B."""
         return share + self._factor_mask, WORD_BITS
 
     def times(self, opened_factor: torch.Tensor) -> torch.Tensor:
@@ -206,7 +199,6 @@ class WaveValue:
         self._opened = self._mask
 
     def masked(self, share: torch.Tensor) -> Words:
-        """What to open of a value."""
         return share + self._mask, self._bits
 
     def settle(self, opened: torch.Tensor) -> torch.Tensor:
@@ -224,7 +216,6 @@ class WaveValue:
         return self._sum(turned(self._opened, self._bits), words)
 
     def _sum(self, place: torch.Tensor, waves: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The next one."""
         wave, tables = self._sums.pop(0)
         constant = wave.constant << wave.words if self._rank == MODEL else 0
         share, places = torch.full_like(place, constant), place.int()
@@ -245,7 +236,6 @@ class MatrixValue:
         return share - self._left, self._bits
 
     def masked_right(self, share: torch.Tensor) -> Words:
-        """The same of the other."""
         return share - self._right, self._bits
 
     def settle(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -264,7 +254,6 @@ class ScoresValue:
         self._masks = (queries, keys)
 
     def masked(self, queries: torch.Tensor, keys: torch.Tensor) -> tuple[Words, Words]:
-        """What to open."""
         return (queries + self._masks[0], self._bits), (keys + self._masks[1], self._bits)
 
     def settle(self, *opened: torch.Tensor) -> torch.Tensor:
@@ -319,8 +308,6 @@ class FixedLinear:
 
 @dataclass(frozen=True, repr=False)
 class PreparedLinear:
-    """One use of a FixedLinear."""
-
     linear: FixedLinear
     party: Party
     ring: int

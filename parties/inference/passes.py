@@ -55,8 +55,6 @@ from tacit.protocol.inference.schedule import Sizes, layer_shapes
 
 @dataclass(frozen=True)
 class RoundCost:
-    """What one round has cost this owner."""
-
     stage: str
     operation: str
     seconds: float
@@ -68,8 +66,6 @@ class RoundCost:
 
 @dataclass(frozen=True)
 class ReadyStage:
-    """A stage of a pass with its material."""
-
     name: str
     run: Run
 
@@ -81,8 +77,6 @@ class ReadyPass:
 
 @dataclass(frozen=True)
 class DeliveredRequest:
-    """A request whose correction is here, if this owner receives one."""
-
     request: AnyBlockRequest
     number: int
     data: bytearray | None
@@ -152,7 +146,6 @@ class Preparation:
         return words
 
     def begin(self, layers: Mapping[str, FixedLinear]) -> None:
-        """Start to prepare the passes."""
         self._layers = layers
         self._task = asyncio.ensure_future(self._prepare())
 
@@ -293,7 +286,6 @@ class Preparation:
         ]
 
     async def _drawn(self, request: AnyBlockRequest, number: int) -> list[torch.Tensor]:
-        """Use the own stream of a request."""
         return await self._worker(partial(drawn, request, rank=self._rank, key=self._keys.use(number)))
 
     async def _arrived(self, request: AnyBlockRequest, number: int) -> bytearray | None:
@@ -384,8 +376,6 @@ def _words(received: bytes | bytearray, expected: tuple[Expected, ...]) -> list[
 
 @dataclass(frozen=True)
 class PassPlan:
-    """For one owner."""
-
     public: AskedModel
     course: Course
     classes: int

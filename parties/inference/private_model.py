@@ -114,8 +114,6 @@ def prepared_model(
 
 
 class _Stated(msgspec.Struct):
-    """Whatever else is public of a model."""
-
     protocol: Annotated[str, Meta(max_length=32, pattern=PRINTABLE)] = "tacit"
 
 

@@ -67,7 +67,6 @@ class Ranking:
 
 
 def ranking_requests(images: int, classes: int, labels: int) -> tuple[Lookup | Matrix, ...]:
-    """What a Ranking asks for, in this order."""
     planned = _planned(images, classes, labels)
     return tuple(request for _, requests in planned for request in requests if request is not None)
 
@@ -197,7 +196,6 @@ def logits(told: torch.Tensor, results: Results) -> torch.Tensor:
 
 
 def _groups(images: int, classes: int, results: Results) -> list[int]:
-    """Images that are ranked together."""
     if not results.labels:
         return []
     most = max(1, _COMPARED // sum(step.groups * step.pairs for step in ranking_steps(classes, results.labels)))

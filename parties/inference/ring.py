@@ -206,7 +206,6 @@ def contracted(letters: str, left: torch.Tensor, right: torch.Tensor, bits: int)
 
 
 def _matrices(tensor: torch.Tensor, letters: str, *groups: list[str]) -> torch.Tensor:
-    """With one dimension for each group of letters."""
     places = [[letters.index(letter) for letter in group] for group in groups]
     shape = [math.prod(tensor.shape[place] for place in group) for group in places]
     return tensor.permute([place for group in places for place in group]).reshape(shape).contiguous()

@@ -120,7 +120,6 @@ class Shape:
 
     @property
     def vectors(self) -> tuple[int, int, int, int]:
-        """Of queries, keys or values."""
         return (self.images, self.heads, self.tokens, self.width // self.heads)
 
 
@@ -167,17 +166,14 @@ class Scales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def form(self) -> BlockForm:
-        """As the sizes have it."""
         return BlockForm(squarings=squarings_of(self.divisions), hidden_bits=self.hidden_opened)
 
     @property
     def exponential_ring(self) -> int:
-        """Bits of the exponentials."""
         return SHARES + self.divisions[0].cut if self.divisions else STREAM + self.exponential_cut
 
     @property
     def activated(self) -> float:
-        """Scale of the values behind GELU, once cut."""
         bits = 2 * self.hidden_bits + 3 if self.gelu is None else self.gelu.bits
         return 2.0 ** (bits - self.gelu_cut)
 
@@ -386,7 +382,6 @@ _ROUNDING: Final = 2.0**-30
 
 
 def functions_of(block: Block) -> Functions:
-    """What a block computes between its layers."""
     return Functions(
         scale=block.attn.scale,
         degree=block.attn.degree,
@@ -417,8 +412,6 @@ def measured(
 
 @dataclass(frozen=True, repr=False)
 class _Seen:
-    """Of some images in a block: intervals, and largest values."""
-
     variances: tuple[Interval, Interval, Interval, Interval]
     """Before both LayerNorms, of the class token and of the others."""
     norms: torch.Tensor

@@ -68,7 +68,6 @@ Divisions = Annotated[tuple[Division, ...], Meta(max_length=MOST_SQUARINGS + 1)]
 
 
 def squarings_of(divisions: Divisions) -> int:
-    """L."""
     return max(len(divisions) - 1, 0)
 
 
@@ -244,8 +243,6 @@ class Functions:
 
 @dataclass(frozen=True)
 class NormCheck:
-    """Of queries, or of keys."""
-
     scale: float
     """In the ring of VECTORS bits."""
     turn: int
@@ -257,8 +254,6 @@ class NormCheck:
 
 @dataclass(frozen=True)
 class FittedScores:
-    """Of a block."""
-
     query: NormCheck
     key: NormCheck
     squarings: int

@@ -52,8 +52,6 @@ COUNTED: Final = Lookup((), levels=PLACE)
 
 @dataclass(frozen=True, repr=False)
 class Carried:
-    """From stage to stage, this owner's shares."""
-
     share: torch.Tensor
     """int64 [images, ...]."""
     outside: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
@@ -65,8 +63,6 @@ Run = Callable[[Carried], Program[Carried]]
 
 
 class PassStage(Protocol):
-    """A part of every pass."""
-
     @property
     def name(self) -> str: ...
 
@@ -120,7 +116,6 @@ class ModelStage:
         return run
 
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
-        """Of one group."""
         raise NotImplementedError
 
     def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
@@ -186,12 +181,10 @@ class BlockStage(ModelStage):
 
     @property
     def pool(self) -> bool:
-        """Whether it is an attention pool."""
         return self.public.sizes.is_pool(self.index)
 
     @property
     def scales(self) -> Scales:
-        """Those of this block."""
         return self.public.blocks[self.index]
 
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
@@ -303,19 +296,16 @@ def in_range(party: Party, outside: torch.Tensor, lookup: LookedUp) -> Program[N
 
 
 def stages(public: PublicModel, *, results: Results = LOGITS) -> tuple[ModelStage, ...]:
-    """Those of a pass, in order. results: what the data owner is told at the end."""
     return (*backbone_stages(public), Head("head", public, ("head",), results))
 
 
 def backbone_stages(public: PublicModel) -> tuple[ModelStage, ...]:
-    """Those before the head: the embedding, and every block."""
     blocks = (block_stage(public, index) for index in range(public.sizes.blocks))
     layers = ("embedding", "norm_pre") if public.sizes.norm_pre else ("embedding",)
     return (Embedding("embedding", public, layers), *blocks)
 
 
 def block_stage(public: PublicModel, index: int) -> BlockStage:
-    """That of one block."""
     names = block_layer_shapes(public.sizes.width, public.sizes.hidden)
     return BlockStage(f"block {index}", public, tuple(f"{index}.{name}" for name in names), index)
 

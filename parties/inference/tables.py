@@ -94,11 +94,9 @@ class LookedUp:
 
     @property
     def levels(self) -> int:
-        """Bits that are compared."""
         return self._request.levels
 
     def masked(self, share: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """What to open of a value modulo 2^PLACE."""
         return share + self._mask, PLACE
 
     def settle(self, opened: torch.Tensor, limits: Range) -> torch.Tensor:
@@ -238,8 +236,6 @@ class Inverse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class CheckedSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a sum, multiplied so that it fills its ring, of which the highest PLACE bits are looked at."""
-
     factor: Factor
     low: Units
     high: Units
@@ -425,8 +421,6 @@ SQUARES: Final = 56
 
 
 class Norm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of one LayerNorm."""
-
     variance: Table
     """Of the sum of squares."""
     dropped: Annotated[int, Meta(ge=1, le=STREAM - CENTRED)]
@@ -440,7 +434,6 @@ class Norm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def ring(self) -> int:
-        """Bits of the result before the cut."""
         return max(STREAM + self.cut, SQUARES) if self.cut else WORD_BITS
 
 

@@ -69,7 +69,6 @@ class Wave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def bits(self) -> int:
-        """Fractional bits of a value."""
         return self.precision + self.words
 
     @property

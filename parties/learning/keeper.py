@@ -73,7 +73,6 @@ class Keeper(ServerTask):
         self.side.basis = replace(self.side.basis, configuration=configuration)
 
     def decode(self, words: Words, contributors: int) -> Total:
-        """The sums. ValueError if they cannot be sums of honest contributions."""
         total = self.configuration.packing().decode(words, contributors=contributors)
         self.side.check(total, contributors)
         return total

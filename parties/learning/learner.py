@@ -118,8 +118,6 @@ class Draft:
 
 @dataclass(frozen=True)
 class Learned:
-    """The result of a training."""
-
     values: Flat
     """As of Trained."""
     samples: int
@@ -332,15 +330,12 @@ class Learner:
         self.remembered = replace(self.remembered, plain=plain, plain_round=round)
 
     def keep(self, draft: Draft) -> None:
-        """The client goes by this draft: its protection remembers it."""
         self.remembered = draft.remembered
 
     def _form(self) -> Memory:
-        """Arrays of the form of those that are remembered after a round."""
         return {**self._side.form(), **self.layout.local(self._model)}
 
     def _digest(self, model: bytes) -> bytes:
-        """Of the server's model, where it matters."""
         return digest(SumLabel.MODEL, model) if self._has_memory else b""
 
     def encode(self, draft: Draft) -> Update:

@@ -45,8 +45,6 @@ class Wanted(PythonProtocol):
 
 @dataclass(frozen=True)
 class ProposedTask(Proposed):
-    """A configuration, the roster that it is for, and the task inside it."""
-
     wanted: Wanted = dataclasses.field(kw_only=True)
 
 

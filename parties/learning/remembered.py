@@ -167,7 +167,6 @@ class MemoryFile:
             ) from error
 
     def remove(self) -> None:
-        """The run is over. OSError if it cannot be removed."""
         self.files.remove(self.path)
 
 

@@ -49,7 +49,6 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def metrics_of(channels: int) -> tuple[str, ...]:
-    """Names of the numbers that are summed."""
     return "pixels", *(f"{kind}-{channel}" for channel in range(channels) for kind in ("sum", "squares"))
 
 
@@ -87,8 +86,6 @@ def statistics_words(configuration: Configuration, own: Moments) -> Words:
 
 
 class StatisticsKeeper(ServerTask):
-    """The server's side: there is no model."""
-
     outside = True
 
     def __init__(self, configuration: Configuration) -> None:
@@ -108,7 +105,6 @@ class StatisticsKeeper(ServerTask):
         self.found = Statistics(clients=int(total.weights), pixels=found.pixels, mean=mean, std=std)
 
     def undo(self) -> None:
-        """Take the last `apply` back."""
         self.found = None
 
     @property

@@ -43,8 +43,6 @@ def training_tasks(
 
 
 class CountingTask(ClientTask):
-    """The client's moments of its pixels, for the first sum."""
-
     outside = True
 
     def __init__(self, moments: Count | None, event_log: EventLog) -> None:

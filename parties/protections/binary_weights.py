@@ -47,8 +47,6 @@ class WeightsLabel:
 
 
 class _BinaryWeights(Scheme, frozen=True, kw_only=True):
-    """What the three have in common."""
-
     works_encrypted: ClassVar[bool] = True
 
     zero_probability: Annotated[Probability, Meta(description="Probability that a client zeroes a coordinate.")] = 0.5
@@ -113,8 +111,6 @@ class _Alone(_BinaryWeights, frozen=True, kw_only=True):
 
 
 class BinaryWeights(_Alone, frozen=True, kw_only=True, tag="binary-weights"):
-    """Fresh weights in every round."""
-
     about: ClassVar[str] = "Every client zeroes random coordinates, others in every round."
 
     def client(self, basis: Basis) -> ClientSide:
@@ -132,8 +128,6 @@ class LockedBinaryWeights(_Alone, frozen=True, kw_only=True, tag="locked-binary-
 
 
 class CoordinatedBinaryWeights(_BinaryWeights, frozen=True, kw_only=True, tag="coordinated-binary-weights"):
-    """Weights that all clients draw together."""
-
     about: ClassVar[str] = (
         "Clients zero random coordinates that they draw under a common key, so that no coordinate has fewer "
         "contributors than min_contributors and the tolerated dropouts (aggregation.dropout) together, but for those "

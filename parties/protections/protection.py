@@ -93,7 +93,6 @@ class Protection:
 
     @property
     def scheme(self) -> str:
-        """Its name."""
         raise NotImplementedError
 
     def facts(self) -> Facts:

@@ -109,14 +109,11 @@ class Basis:
 
     @cached_property
     def layout(self) -> Layout:
-        """The model's tensors."""
         return self.work.layout(self.model)
 
 
 @dataclass(frozen=True)
 class Group:
-    """The members of a round with their key, and which of them this client is."""
-
     key: GroupKey
     name: str
 
@@ -159,8 +156,6 @@ class Protected:
 
 
 class ClientSide:
-    """Of one client, for a session."""
-
     def __init__(self, basis: Basis) -> None:
         self.basis = basis
         self.memory: Memory = {}
@@ -215,8 +210,6 @@ class KeepingSide(ClientSide):
 
 
 class ServerSide:
-    """Of the server."""
-
     def __init__(self, basis: Basis) -> None:
         self.basis = basis
 

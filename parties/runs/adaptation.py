@@ -84,7 +84,6 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
         return not self.adaptation.backbone and not self.adaptation.known_classes
 
     def with_adapter(self, kind: str) -> AdaptationExperiment:
-        """The same with an adapter of this kind, its keys at their defaults."""
         return structs.replace(self, adapter=convert({"kind": kind}, AdapterConfiguration))
 
     def check_place(self) -> None:

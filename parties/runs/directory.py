@@ -322,7 +322,6 @@ class RunDirectory:
             ) from None
 
     def velocity(self, round: int) -> Path:
-        """The velocity of the server's steps after this round."""
         return self.path / f"velocity-{round}.safetensors"
 
     def forget_velocities(self, *, but: int) -> None:
@@ -341,7 +340,6 @@ class RunDirectory:
         return self.path / "memory" / f"{party}.safetensors"
 
     def verification(self, round: int, name: str) -> Path:
-        """What a client contributed to a round, or the server's "sum" (federation/verification.py)."""
         return self.path / "verify" / str(round) / f"{name}.npz"
 
     def save_moves(self, round: int, moved: npt.NDArray[np.bool_]) -> None:

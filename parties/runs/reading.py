@@ -45,8 +45,6 @@ class _Note(NamedTuple):
 
 
 class _Bound(NamedTuple):
-    """What one message tells of `ahead`, at `time` of the client's clock."""
-
     time: float
     ahead: float
     upper: bool
@@ -63,7 +61,6 @@ class _Stretch:
     high: float = math.inf
 
     def take(self, bound: _Bound) -> bool:
-        """Add a bound, unless it contradicts those that are there."""
         drifted = DRIFT * abs(bound.time - self.bounds[-1].time) if self.bounds else 0.0
         low, high = self.low - drifted, self.high + drifted
         low, high = (low, min(high, bound.ahead)) if bound.upper else (max(low, bound.ahead), high)
@@ -90,7 +87,6 @@ class _Stretch:
         self.same = all(-math.inf < low <= 0.0 <= high < math.inf for low, high in zip(lows, highs, strict=True))
 
     def distance(self, time: float) -> float:
-        """How far a time is from those of the messages."""
         return max(self.times[0] - time, time - self.times[-1], 0.0)
 
     def ahead(self, time: float) -> tuple[float, float]:
@@ -239,8 +235,6 @@ class _ForeignEventError(Exception):
 
 @dataclass(frozen=True)
 class _Log:
-    """The events of one party, and in which file and line each stands."""
-
     events: Events = field(default_factory=list)
     places: list[tuple[Path, int]] = field(default_factory=list)
 

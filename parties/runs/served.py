@@ -59,7 +59,6 @@ class ServedModel:
 
     @property
     def white(self) -> int:
-        """The number of a white pixel in its images."""
         return self.data.source.white
 
     @property
@@ -117,7 +116,6 @@ class ServedModel:
         return self._spaced(_REHEARSED)
 
     def _spaced(self, most: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Training images, evenly spaced, since some sources are sorted."""
         count = min(most, len(self.data.y_train))
         return self.data.share(np.arange(count) * len(self.data.y_train) // count)
 
@@ -165,7 +163,6 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         return self.labelled or self.calibration.suffix == ".npz"
 
     def absolute(self) -> Checkpoint:
-        """The same wherever a process begins."""
         return msgspec.structs.replace(self, path=self.path.absolute(), calibration=self.calibration.absolute())
 
     def images(self) -> tuple[Path, ...]:
@@ -213,7 +210,6 @@ def served_pretrained(found: Pretrained, typical: Samples, *, labelled: bool = F
 
 
 def read_student(directory: Path) -> ServedModel:
-    """The student of a finished distillation. Raises as read_served()."""
     from tacit.models.friendly import distillation
 
     experiment = distilled(directory)

@@ -201,7 +201,6 @@ class PartyState:
 
     @property
     def activities(self) -> dict[str, float]:
-        """Its seconds by what it did, as far as it lived to report it: the rest of a round is waiting."""
         known = {"training": self.trained, "computing the protocol": sum(self.work.values())}
         between = self.seconds.get(Phase.SESSION, 0.0)
         return {
@@ -242,8 +241,6 @@ class SessionState:
 
 @dataclass(frozen=True)
 class Contact:
-    """The link between the server and a client: whether it is there, and since when."""
-
     up: bool
     since: float
 

@@ -256,7 +256,6 @@ def _values(part: msgspec.Struct | None, *names: str) -> list[Any]:
 
 
 def _copied(kind: type[msgspec.Struct], event: msgspec.Struct) -> dict[str, Any]:
-    """The fields of an event that a part of the summary has too."""
     return {name: getattr(event, name) for name in kind.__struct_fields__ if name in event.__struct_fields__}
 
 

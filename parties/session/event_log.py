@@ -58,8 +58,6 @@ Direction = Literal["sent", "received"]
 
 
 class MessageTimes:
-    """Notes of one party, until they are taken."""
-
     def __init__(self) -> None:
         self._last: dict[tuple[Direction, str], tuple[bytes, int, str]] = {}
         self._notes: dict[tuple[Direction, str], list[tuple[str, str, int, int, float]]] = {}
@@ -141,7 +139,6 @@ class EventFile:
         return plain
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -182,7 +179,6 @@ def read(path: Path, on_foreign: Callable[[int, str], object] | None = None) -> 
 
 
 def event_decoder() -> msgspec.json.Decoder[Event]:
-    """Decoder of every event that is declared by now."""
     return _decoder(frozenset(declared_events()))
 
 
@@ -192,7 +188,6 @@ def _decoder(kinds: frozenset[type[Event]]) -> msgspec.json.Decoder[Event]:
 
 
 def declared_events(kind: type[Event] = Event) -> Iterator[type[Event]]:
-    """The types of all events that the imported modules declare."""
     below = kind.__subclasses__()
     if not below:
         yield kind
@@ -271,8 +266,6 @@ REPEAT_SECONDS: Final = 10.0
 
 @dataclass
 class _Repeats:
-    """Repeating events of one peer."""
-
     written: dict[type[Repeating], float] = field(default_factory=dict)
     """When each was written last."""
     waiting: dict[type[Repeating], tuple[int, Repeating]] = field(default_factory=dict)

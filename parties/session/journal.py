@@ -74,7 +74,6 @@ class JournalFile:
         return entries
 
     def write(self, entry: JournalLine) -> None:
-        """Append, and return when it is on the disk."""
         try:
             self._files.append(self._path, msgspec.json.encode(entry) + b"\n")
             self._files.synchronise(self._path)

@@ -58,8 +58,6 @@ class Stopwatch:
 
 
 class _Lap:
-    """One call of a function that does work of this kind."""
-
     __slots__ = ("_began", "_kind", "_outer", "_stopwatch")
 
     def __init__(self, stopwatch: Stopwatch, kind: WorkKind) -> None:
@@ -85,8 +83,6 @@ other function in the thread."""
 
 
 class _Job:
-    """Work that was begun."""
-
     def __init__(self, *, in_loop: bool) -> None:
         self.in_loop = in_loop
         self.done = 0.0
@@ -255,12 +251,7 @@ class Attention:
         await asyncio.gather(self._receiving, return_exceptions=True)
 
     async def next(self) -> Event | None:
-        """Wait for the next event, or return None: deadlines count now, and everything else has its turn.
-
-        That turn comes behind every event, whatever peers send, and when a deadline passes. Only events that had come
-        before a deadline was noticed go before it, however long this loop was busy with something else. EndpointError
-        as of Endpoint.receive().
-        """
+        """Wait for the next event, or return None: deadlines count now, and everything else has its turn."""
         if not self._taken and not self._receiving.done():
             await self._wait()
         event = None if self._taken > BACKLOG or (self._taken and not self._due) else await self._take()

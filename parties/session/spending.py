@@ -31,7 +31,6 @@ class SpendingFile:
         self._files = files
 
     def held(self, lineage: bytes) -> dict[bytes, bytes]:
-        """Statements by signing key. SpendingFileError."""
         return self._read().get(lineage.hex(), {})
 
     def keep(self, lineage: bytes, statements: Mapping[bytes, bytes]) -> None:

@@ -115,7 +115,6 @@ class ServerTask:
         """Clients have made another state of it, under another key."""
 
     def decode(self, words: Words, contributors: int) -> Total:
-        """The sums. ValueError if they cannot be sums of honest contributions."""
         raise NotImplementedError
 
     def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int = 1) -> None:
@@ -123,7 +122,6 @@ class ServerTask:
         raise NotImplementedError
 
     def undo(self) -> None:
-        """Take the last `apply` back."""
         raise NotImplementedError
 
     def event(self, total: Total | None, ended: RoundEnded) -> Event:

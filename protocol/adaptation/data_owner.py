@@ -52,8 +52,6 @@ def adaptation_terms(terms: Terms) -> AdaptationTerms:
 
 
 class LearningSession(InferenceSession):
-    """What both owners of a learning have in common, beside what owners of private inference have."""
-
     KEEPS: ClassVar[bool] = True
     """Whether shares of images are kept; otherwise every pass brings images, as in private inference."""
 

@@ -28,8 +28,6 @@ Prefix = tuple[int, bytes]
 
 @dataclass
 class KeptRecord:
-    """Of one owner, about the images of one data owner."""
-
     terms_digest: bytes = b""
     """The digest of the terms that the passes followed; empty before the first agreement."""
     last: Prefix = (0, NOTHING)
@@ -74,7 +72,6 @@ class KeptRecord:
             self.before = (0, NOTHING)
 
     def use(self) -> None:
-        """One step more is on these shares."""
         self.uses += 1
 
     def add(self, session: bytes, number: int, images: int) -> None:

@@ -47,7 +47,6 @@ REFUSED: Final = COUNTED.index("refused") - len(COUNTED)
 
 
 def parameter_count(sizes: Sizes, learning: LearningSizes) -> int:
-    """How many numbers are learnt."""
     each = 2 * learning.rank * (sizes.tokens + sizes.width) + 1
     return learning.adapters * each + learning.classes * (sizes.width + 1)
 
@@ -219,6 +218,5 @@ def _head_rounds_backwards(images: int, width: int, classes: int) -> Iterator[Ro
 
 
 def _both(operation: str, *parts: tuple[int, int]) -> Round:
-    """parts: words of so many bits, and how many."""
     octets = sum(byte_width(bits) * count for bits, count in parts)
     return Round(operation, octets, octets)

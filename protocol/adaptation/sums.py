@@ -29,7 +29,6 @@ def weight_of(count: int, least_count: int) -> int:
 
 
 def sum_of_weights(owners: int, least_count: int) -> tuple[int, int]:
-    """The least and the largest of so many data owners."""
     return (LEAST * owners, LARGEST * owners) if least_count else (owners, owners)
 
 
@@ -39,8 +38,6 @@ MOST_LOST: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class OpeningPolicy:
-    """What a model owner opens."""
-
     rounds: int
     """The most sums."""
     because: str = ""
@@ -98,7 +95,6 @@ class RoundSums:
             raise RemoteProtocolError(Code.SESSION, f"it says that it has {count} images, and has said {stated} before")
 
     def begin(self, owner: str, number: int, count: int = 0) -> None:
-        """This owner, with so many images, learns in this round."""
         self.owners.add(owner)
         self.counts[owner] = count
         self.begun[owner] = number

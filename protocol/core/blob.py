@@ -88,7 +88,6 @@ class IncomingBlob:
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk has come."""
         return len(self.chunks) == self._count
 
     def whole(self) -> bytes:

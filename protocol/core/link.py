@@ -46,8 +46,6 @@ NO_SESSION = bytes(32)
 
 @dataclass(frozen=True)
 class _Said:
-    """A message that may have to be said again."""
-
     envelope: Envelope
     rest: tuple[Frame, ...] = field(repr=False)
     """The frames after the envelope."""
@@ -102,13 +100,11 @@ class Link:
         return self.transmit(message, round=round, payload=payload).frames
 
     def transmit(self, message: Message, *, round: int, payload: Frame | None = None) -> Transmit:
-        """The next message to the peer, as the shell is told of it."""
         envelope = self._envelope(type(message), round=round, sequence=self._sent)
         self._sent += 1
         return self._written(message, envelope, payload)
 
     def packet(self, frames: Sequence[Frame]) -> Packet:
-        """The next message of the peer; its body is not read yet."""
         return self.accept(decode(frames, self._kinds))
 
     def accept(self, packet: Packet) -> Packet:

@@ -209,7 +209,6 @@ class Machine(Generic[StateT]):
         return self._take(step, now)
 
     def reject(self, sender: str, error: RemoteProtocolError, now: float) -> list[Output]:
-        """Apply the verdict on a sender whose message broke a rule, here or already on the link."""
         return self._take(self.refuse(sender, error.blaming(sender), now), now)
 
     def expire(self, now: float) -> list[Output]:

@@ -31,7 +31,6 @@ class RateLimit(Generic[KeyT, RequestT]):
         return max(now, self._full.get(peer, now) - (HELLOS - 1) * HELLO_SECONDS)
 
     def spend(self, peer: KeyT, now: float) -> None:
-        """The peer is answered; nothing of it waits any more."""
         self._waiting.pop(peer, None)
         self._full[peer] = max(now, self._full.get(peer, now)) + HELLO_SECONDS
 
@@ -48,7 +47,6 @@ class RateLimit(Generic[KeyT, RequestT]):
         self._waiting.pop(peer, None)
 
     def clear(self) -> None:
-        """Nothing of any peer waits any more."""
         self._waiting.clear()
 
     def waited(self, now: float) -> list[tuple[KeyT, RequestT]]:
@@ -56,5 +54,4 @@ class RateLimit(Generic[KeyT, RequestT]):
         return [(peer, request) for peer, (until, request) in self._waiting.items() if now >= until]
 
     def deadlines(self) -> Iterable[float]:
-        """When these turns come."""
         return (until for until, _ in self._waiting.values())

@@ -359,7 +359,6 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def dealer(self) -> Member:
-        """The one dealer; ValueError if there is none, or several."""
         dealers = [member for member in self.members if member.role == "dealer"]
         if len(dealers) != 1:
             names = [member.name for member in dealers]
@@ -371,7 +370,6 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         return {member.name: member for member in self.members}
 
     def member(self, name: str) -> Member:
-        """The member of this name; LookupError when the roster has none."""
         if name not in self._by_name:
             raise LookupError(f"{name!r} is not in the roster; its members are {', '.join(self._by_name)}")
         return self._by_name[name]

@@ -84,11 +84,9 @@ class KeyAgreement:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """The position of every member by its name."""
         return {name: place for place, name in enumerate(self.members)}
 
     def others(self, member: int) -> list[int]:
-        """Everybody but this member, in rising order."""
         return [other for other in range(self.size) if other != member]
 
     @cached_property

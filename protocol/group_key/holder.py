@@ -200,8 +200,6 @@ class LastModel(Output):
 
 @dataclass(frozen=True)
 class _Fetching:
-    """order: what to do with the model; None with the last one."""
-
     incoming: IncomingBlob
     order: ReencryptModel | None
 

@@ -38,7 +38,6 @@ def audited_of(fraction: float) -> int:
 
 
 def commitment_of(contribution: bytes) -> bytes:
-    """Return the model owner's commitment to its contribution."""
     return digest(InferenceLabel.AUDIT_COMMITMENT, contribution)
 
 

@@ -87,7 +87,6 @@ class InferenceRequest:
 
     @property
     def pass_images(self) -> int:
-        """Images of the greatest pass."""
         return min(self.batch, self.images)
 
 
@@ -123,7 +122,6 @@ class InferenceDataOwner(InferenceSession):
         """What is used of the quota once the pass that was asked for begins."""
 
     def start(self, now: float) -> list[Output]:
-        """Say hello."""
         return self.trigger(Trigger.START, now)
 
     def ask(self, at: float, now: float) -> list[Output]:
@@ -131,7 +129,6 @@ class InferenceDataOwner(InferenceSession):
         return [] if self.over else self.trigger(InferenceTrigger.ASK, now, at)
 
     def finish(self, now: float) -> list[Output]:
-        """Close the session."""
         return [] if self.over else self.trigger(Trigger.FINISH, now)
 
     def on_start(self, now: float) -> Step[InferenceState]:

@@ -85,7 +85,6 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
         return self.hear(sender, packet, now)
 
     def hear(self, sender: str, packet: Packet, now: float) -> list[Output]:
-        """The same, decoded."""
         try:
             check_number(self._links[sender].accept(packet), 0)
         except RemoteProtocolError as error:
@@ -236,7 +235,6 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
         return Step(DealerState.ABORTED, (*sends, ended), self._forget)
 
     def _forget(self) -> None:
-        """Drop every secret and all orders."""
         self._hellos = {}
         for orders in self._orders.values():
             orders.clear()

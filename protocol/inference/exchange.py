@@ -61,7 +61,6 @@ class ExchangeSide(Machine[StateT]):
         raise NotImplementedError
 
     def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
-        """One multipart message from the peer."""
         try:
             packet = decode(frames, self.kinds)
         except RemoteProtocolError as error:
@@ -69,7 +68,6 @@ class ExchangeSide(Machine[StateT]):
         return self.hear(packet, now)
 
     def hear(self, packet: Packet, now: float) -> list[Output]:
-        """The same, decoded."""
         try:
             due = self._accept(packet)
         except RemoteProtocolError as error:

@@ -51,7 +51,6 @@ class Arrivals:
 
     @property
     def next(self) -> int | None:
-        """Index of what is due next; None when nothing is."""
         return self._due[0][0] if self._due else None
 
     def check(self, index: int, chunk: int, payload: Frame | None) -> None:
@@ -87,7 +86,6 @@ class Arrivals:
         return index, whole
 
     def forget(self) -> None:
-        """Drop everything."""
         self._due.clear()
         self._arrived = bytearray()
 

@@ -30,7 +30,6 @@ class Agreed(Output):
 
     @property
     def passes(self) -> int:
-        """How many passes there are."""
         return -(-self.images // self.batch)
 
 

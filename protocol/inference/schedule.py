@@ -140,31 +140,25 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def patches(self) -> int:
-        """Those of an image."""
         return (self.side // self.patch) ** 2
 
     @property
     def tokens(self) -> int:
-        """Patches, and what stands before them."""
         return self.prefix + self.patches
 
     @property
     def normed(self) -> int:
-        """Tokens of an image that the last LayerNorm takes."""
         found = {"token": 1, "two tokens": 2, "mean": 1, "mean of normalised": self.patches, "attention": 0}
         return found[self.pooling]
 
     @property
     def read(self) -> int:
-        """Words of an image that the head takes."""
         return {"two tokens": 2 * self.width, "attention": self.width + 1}.get(self.pooling, self.width)
 
     def form(self, block: int) -> BlockForm:
-        """That of the block of this number, from 0."""
         return self.forms[block] if self.forms else BlockForm()
 
     def is_pool(self, block: int) -> bool:
-        """Whether the block of this number, from 0, is an attention pool."""
         return self.pooling == "attention" and block == self.blocks - 1
 
 
@@ -213,7 +207,6 @@ class Round(NamedTuple):
 
 
 def embedding_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
-    """Of the patches of these images, to the residual stream."""
     patches, rows = images * sizes.patches * sizes.pixels, images * sizes.tokens
     embedded = Round("embedding", 0, byte_width(STREAM) * patches)
     if not sizes.norm_pre:
@@ -223,7 +216,6 @@ def embedding_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
 
 
 def block_rounds(sizes: Sizes, images: int, block: int) -> tuple[Round, ...]:
-    """Of the block of this number, from 0."""
     form = sizes.form(block)
     rows = images * sizes.tokens
     stream, sums = rows * sizes.width, rows * sizes.heads
@@ -249,7 +241,6 @@ def block_rounds(sizes: Sizes, images: int, block: int) -> tuple[Round, ...]:
 
 
 def backbone_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
-    """From the patches through all blocks."""
     blocks = [each for block in range(sizes.blocks) for each in block_rounds(sizes, images, block)]
     return (*embedding_rounds(sizes, images), *blocks)
 
@@ -270,7 +261,6 @@ def _squaring_rounds(squarings: int, scores: int, sums: int) -> tuple[Round, ...
 
 
 def head_rounds(sizes: Sizes, images: int, *, results: Results = LOGITS) -> tuple[Round, ...]:
-    """From the tokens that the last block leaves to the results."""
     pooled = {"mean": sizes.patches * sizes.width, "attention": sizes.read}.get(sizes.pooling, 0)
     return (
         *((_both("pooling", byte_width(POOLED) * images * pooled),) if pooled else ()),
@@ -329,7 +319,6 @@ def ranking_rounds(classes: int, labels: int, images: int) -> tuple[Round, ...]:
 
 
 def pass_rounds(sizes: Sizes, images: int, *, results: Results = LOGITS) -> tuple[Round, ...]:
-    """Of a whole pass."""
     return (
         *backbone_rounds(sizes, images),
         *head_rounds(sizes, images, results=results),
@@ -348,7 +337,6 @@ def layer_shapes(sizes: Sizes) -> dict[str, tuple[int, int]]:
 
 
 def block_layer_shapes(width: int, hidden: int, *, pool: bool = False) -> dict[str, tuple[int, int]]:
-    """Those of one block, or of an attention pool."""
     left = width + pool
     return {"qkv": (width, 3 * width), "proj": (width, left), "fc1": (width, hidden), "fc2": (hidden, left)}
 

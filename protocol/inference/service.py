@@ -35,8 +35,6 @@ Answers = Iterator[tuple[MachineT, list[Output]]]
 
 
 class Service(Generic[MachineT]):
-    """All sessions of a party that serves."""
-
     def __init__(self) -> None:
         self.sessions: dict[str, MachineT] = {}
         """By data owner."""
@@ -44,7 +42,6 @@ class Service(Generic[MachineT]):
         """To hellos, and to what cannot be read; by sender and data owner."""
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[MachineT]:
-        """One message of an owner."""
         raise NotImplementedError
 
     def drop(self, sender: str, detail: str, now: float) -> Answers[MachineT]:
@@ -52,7 +49,6 @@ class Service(Generic[MachineT]):
         raise NotImplementedError
 
     def expire(self, now: float) -> Answers[MachineT]:
-        """Look at all deadlines."""
         yield from self.take_turns(now)
         for session in list(self.sessions.values()):
             yield session, session.expire(now)

@@ -80,7 +80,6 @@ class PassRounds:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is owed and nothing is due."""
         return self.owed is None and self.arrivals.next is None
 
     @property
@@ -267,7 +266,6 @@ class InferenceSession(
         return step
 
     def _count_of(self, number: int) -> int:
-        """How much of the quota a pass takes."""
         raise NotImplementedError
 
     def _accept(self, packet: Packet) -> bool:
@@ -280,7 +278,6 @@ class InferenceSession(
         return self.number if kind in _IN_A_PASS else 0
 
     def _begun(self, *said: Output) -> Step[InferenceState]:
-        """Enter the rounds of a pass, after saying this."""
         rounds = self._rounds_of(self.agreed.images_of(self.number))
         begun = PassBegun(self.number, rounds)
         return Step(
@@ -290,7 +287,6 @@ class InferenceSession(
         )
 
     def _rounds_of(self, images: int) -> tuple[Round, ...]:
-        """Those of a pass of so many images."""
         terms = self.agreed.terms
         return pass_rounds(terms.sizes, images, results=terms.results)
 

@@ -96,7 +96,6 @@ class TrainingClient(
 
     @property
     def phase(self) -> Phase:
-        """The phase that this client is in."""
         if self.sum is not None:
             return PHASES[self.sum.state]
         return Phase.SESSION if self.state in NO_ROUND else Phase.TRAIN

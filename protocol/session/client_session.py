@@ -74,7 +74,6 @@ class ServerLink:
         return self._link.asking
 
     def lost(self) -> None:
-        """The transport was lost."""
         self._link.broken = True
 
     def hello(self, roster: bytes, entropy: Entropy) -> Transmit:
@@ -200,7 +199,6 @@ class SessionClient(Machine[TrainingState]):
     holder: GroupKeyHolder | None
 
     def transitions(self) -> Table[TrainingState]:
-        """The table of the whole client."""
         raise NotImplementedError
 
     def __init__(
@@ -266,7 +264,6 @@ class SessionClient(Machine[TrainingState]):
 
     @property
     def traffic(self) -> Traffic:
-        """What went over its link."""
         return self._link.traffic
 
     @property
@@ -285,7 +282,6 @@ class SessionClient(Machine[TrainingState]):
             yield self._lost_until
 
     def start(self, now: float) -> list[Output]:
-        """Say hello."""
         return self.trigger(Trigger.START, now)
 
     def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
@@ -304,7 +300,6 @@ class SessionClient(Machine[TrainingState]):
         return self.receive(self._server, packet, now)
 
     def server_lost(self, now: float) -> None:
-        """The link is down; the grace begins."""
         if self.state not in (TrainingState.OFFLINE, TrainingState.ENDED):
             self._lost_until = now + self._grace
             self._link.lost()

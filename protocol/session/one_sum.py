@@ -164,8 +164,6 @@ class SumSettings:
 
 @dataclass(frozen=True)
 class SumResult:
-    """What the server has in the end."""
-
     values: npt.NDArray[np.float64] = field(repr=False)
     """The sum over the contributors, each times its weight, float64 [length]."""
     weight: int
@@ -231,7 +229,6 @@ class SumClient:
         return self._said(self._machine.contribute(words, now))
 
     def receive(self, message: bytes, now: float) -> list[bytes]:
-        """What there is to answer to a message of the server."""
         return self._said(_heard(self._machine, self._link, message, now))
 
     def expire(self, now: float) -> list[bytes]:

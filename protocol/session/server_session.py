@@ -149,7 +149,6 @@ class Presence:
             self._lost.pop(member, None)
 
     def end(self) -> None:
-        """Nobody is waited for any more, but members who miss the end because their links are lost for the moment."""
         self.over = True
         self.answers.clear()
 
@@ -205,14 +204,11 @@ class Model:
 
     @classmethod
     def of(cls, data: bytes) -> Model:
-        """These bytes with their announcement."""
         return cls(data, announce(data, SumLabel.MODEL))
 
 
 @dataclass(frozen=True)
 class CurrentRound:
-    """The round that goes on."""
-
     began: float
     cohort: tuple[str, ...]
     outgoing: OutgoingBlob
@@ -258,7 +254,6 @@ class SessionServer(Machine[SessionState]):
     """
 
     def transitions(self) -> Table[SessionState]:
-        """The table of the whole server."""
         raise NotImplementedError
 
     def __init__(
@@ -288,12 +283,10 @@ class SessionServer(Machine[SessionState]):
 
     @property
     def session(self) -> bytes:
-        """Its name, 32 bytes."""
         return self.presence.session
 
     @property
     def traffic(self) -> Traffic:
-        """What went over all its links."""
         return self.presence.traffic
 
     @property
@@ -306,12 +299,10 @@ class SessionServer(Machine[SessionState]):
         yield from self.presence.deadlines()
 
     def link_lost(self, member: str, now: float) -> None:
-        """The link to a member is down; the grace begins."""
         self._lost_links.add(member)
         self.presence.link_lost(member, now)
 
     def link_back(self, member: str) -> None:
-        """The link is up again."""
         self.presence.link_back(member)
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:

@@ -20,7 +20,6 @@ from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled
 
 
 def features(learning: PublicLearning, transformer: FriendlyTransformer, own: Labelled) -> Features:
-    """What a step reads of labelled images."""
     blocks, tokens, _ = learning.sizes.kept
     halvings = learning.scales.halvings
     outputs = read_outputs(transformer, own.images, blocks=blocks, tokens=tokens, halvings=halvings)
@@ -56,8 +55,6 @@ class Judge:
 
 
 class InTheClear:
-    """The learning of a run without shares."""
-
     def __init__(self, learning: PublicLearning, found: AdaptationSetting, *, seed: int) -> None:
         self._learning, self._seed = learning, seed
         self._norm = head_norm(learning)

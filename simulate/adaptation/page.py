@@ -30,7 +30,6 @@ from tacit.simulate.report.tables import phase_table
 
 
 def exposures(experiment: AdaptationExperiment, summary: AdaptationSummary) -> list[Exposure]:
-    """The parties of a run, from the data owners to the outside world."""
     own, told = experiment.adaptation, experiment.adaptation.reveal
     words = f"{len(summary.completed)} times {summary.parameters:,} words"
     what = {"none": (), "sampled": ("outputs of sampled blocks",), "all": ("outputs of all blocks",)}[told]
@@ -150,7 +149,6 @@ def write_report(
 
 
 def make_report(folder: Folder, experiment: AdaptationExperiment, summary: AdaptationSummary) -> str:
-    """The page. EventLogError for logs that cannot be read."""
     whole = state_of(folder, tuple(summary.owners)).close()
     state = sums_state(whole, summary)
     dealer = state.parties[DEALER]
@@ -215,7 +213,6 @@ _MEASURED: Final = {
 
 
 def _curves(summary: AdaptationSummary) -> list[Markup]:
-    """Accuracy and loss by round, the beginning being round 0."""
     if not summary.completed:
         return []
 

@@ -63,19 +63,15 @@ from tacit.simulate.insecure.revealing_parties import Revealing, learner, teache
 
 
 def owner_names(count: int) -> tuple[str, ...]:
-    """Of so many data owners."""
     return tuple(f"data-owner-{number}" for number in range(1, count + 1))
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Of a run."""
-
     path: Path
 
     @property
     def run(self) -> RunDirectory:
-        """What it has in common with other runs."""
         return RunDirectory(self.path)
 
     @property
@@ -102,7 +98,6 @@ class Folder:
         return self.path / "adapters" / f"{round}.safetensors"
 
     def of_owner(self, name: str) -> Path:
-        """The last ones that a data owner has."""
         return self.files.state(name).adapters
 
 
@@ -143,7 +138,6 @@ class AdaptationPlan:
     """When that was, in seconds since 1970."""
 
     def enrol(self) -> None:
-        """Make keys and roster. RunDirectoryError."""
         files, names = self.folder.files, owner_names(self.experiment.clients)
         groups = dict(zip(names, self.experiment.groups(), strict=True))
         files.enrol({MODEL_OWNER: "server", DEALER: "dealer", **dict.fromkeys(names, "client")}, groups)
@@ -255,7 +249,6 @@ class AdaptationPlan:
 def teaching(
     experiment: AdaptationExperiment, classes: tuple[str, ...], *, least_count: int = 0, purpose: Purpose = "learning"
 ) -> TeachingSection:
-    """[adaptation] of the model owner."""
     own = experiment.adaptation
     return TeachingSection(
         purpose=purpose,

@@ -25,8 +25,6 @@ IMAGES_STEP: Final = 0
 
 
 class OwnerRecording(Recording):
-    """Of a data owner or of the model owner."""
-
     def heard(self, sender: str, frames: Sequence[memoryview]) -> None:
         try:
             message = decode(frames, ADAPTATION_MESSAGES).parse()
@@ -37,7 +35,6 @@ class OwnerRecording(Recording):
             super().heard(sender, frames)
 
     def keep_revealed(self, batch: Batch, revealed: RevealedBatch) -> None:
-        """Keep the outputs of blocks that a data owner has received of a batch."""
         outputs = revealed.outputs.to(torch.float32).numpy()
         rows = {block: rows for block, rows in enumerate(outputs) if revealed.blocks[block]}
         self.keep_told(ToldOutputs(rows, revealed.labels.numpy(), batch.share.numpy()))

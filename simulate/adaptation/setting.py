@@ -45,8 +45,6 @@ class Labelled:
 
 @dataclass(frozen=True)
 class AdaptationSetting:
-    """Before anybody learns."""
-
     served: ServedModel
     """The model, with the images of its owner alone."""
     own: Labelled
@@ -94,7 +92,6 @@ def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> 
 
 
 def _pretrained(experiment: AdaptationExperiment, *, seed: int) -> AdaptationSetting:
-    """A checkpoint as it is: some of the training images are its owner's, all others are divided."""
     model = experiment.model
     found = read_pretrained(model.name, Path(model.checkpoint), most_tokens=LARGEST_TOKENS, image_size=model.image_size)
     source = read(experiment.data).read_as(found.scaling, found.white)
@@ -177,7 +174,6 @@ def _labelled(images: Dataset, samples: Samples) -> Labelled:
 
 
 def _of_classes(source: Source, wanted: Any) -> Source:
-    """The images of these classes, their labels as they are."""
     train, test = (
         samples.part(np.flatnonzero(np.isin(samples.labels, wanted))) for samples in (source.train, source.test)
     )

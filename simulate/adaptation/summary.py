@@ -38,8 +38,6 @@ from tacit.simulate.federation.party_files import DEALER, MODEL_OWNER
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a run."""
-
     began: float
     """Seconds since 1970."""
     classes: tuple[str, ...]
@@ -50,7 +48,6 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def keep(folder: Folder, known: Known) -> None:
-    """Write it, whole or not at all. OSError as of `writing`."""
     with writing(folder.judged):
         replace_file(folder.judged, msgspec.json.format(msgspec.json.encode(known), indent=2) + b"\n")
 

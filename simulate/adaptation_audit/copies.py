@@ -37,8 +37,6 @@ _SAME: Final = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class RevealedRows:
-    """Outputs of one block in one pass. The printed form shows none of them."""
-
     rows: torch.Tensor = field(repr=False)
     """float32 [B, T, D], in an order of their own."""
     images: torch.Tensor = field(repr=False)
@@ -112,9 +110,6 @@ def copied_blocks(
 
 
 class _NamedRows:
-    """Rows by block and by the name of their image: its number, or if none is known, its place in the order of first
-    appearance."""
-
     def __init__(self) -> None:
         self.rows: dict[int, dict[int, torch.Tensor]] = {}
         self.matched = self.right = 0
@@ -165,8 +160,6 @@ class ReceivedPass:
 
 @dataclass(frozen=True)
 class AuditedAdaptation:
-    """A run that can be attacked."""
-
     experiment: AdaptationExperiment
     seed: int
     setting: AdaptationSetting
@@ -218,7 +211,6 @@ class AuditedAdaptation:
         return centred(block_outputs(self.setting.served.transformer, self.setting.test.images))
 
     def answers(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Return labels [N] from outputs of all blocks [L, N, T, D], by the adapters and the head."""
         ones = torch.ones(self.learning.public.sizes.width, dtype=torch.float64)
         norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=self.learning.epsilon)
         with torch.no_grad():

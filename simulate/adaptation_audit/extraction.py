@@ -102,8 +102,6 @@ def _by_outputs(ours: torch.Tensor, rows: torch.Tensor, own: torch.Tensor, at: t
 
 @dataclass(frozen=True)
 class _Batch:
-    """A pass with all rows in the order of the last output, into which they are matched from block to block."""
-
     rows: dict[int, torch.Tensor] = field(repr=False)
     labels: torch.Tensor = field(repr=False)
     own: torch.Tensor = field(repr=False)
@@ -207,8 +205,6 @@ IMITATION_EPOCHS: Final = 60
 
 @dataclass(frozen=True)
 class _Predictions:
-    """Labels of the test images from a network, and from a baseline; int64 [N] each."""
-
     labels: torch.Tensor = field(repr=False)
     baseline: torch.Tensor = field(repr=False)
     copy_errors: tuple[float, ...] = ()
@@ -291,7 +287,6 @@ class ModelAttack:
 
     @cached_property
     def _labelled(self) -> torch.Tensor:
-        """Labels from a network trained on the owner's labels alone."""
         subject, own = self.subject, self.subject.images_of(self.owner)
         student = imitation(
             own,

@@ -36,8 +36,6 @@ _RIDGE: Final = 1e-6
 
 @dataclass(frozen=True)
 class OpenedWords:
-    """Opened words of one batch of a data owner."""
-
     owner: str
     words: torch.Tensor = field(repr=False)
     """int64 [B, N, P], signed."""

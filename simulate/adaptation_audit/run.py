@@ -70,12 +70,6 @@ IMAGE_ATTACKS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptationAuditPlan:
-    """The plan of an audit of an adaptation.
-
-    data_owners: those that attack the model. model_owner: whether it attacks images. images: the most that an attack of
-    the model owner is tried on. backbone: the folder of a model that was trained for an earlier run.
-    """
-
     experiment: AdaptationExperiment
     data_owners: tuple[str, ...]
     model_owner: bool
@@ -197,7 +191,6 @@ class _Audit:
     failed: dict[str, str] = field(default_factory=dict)
 
     def attack(self, arm: AuditArm, subject: AuditedAdaptation, recordings: Path, reveal: Reveal) -> None:
-        """Make all attacks on one run; on the first also those on the unprotected case."""
         for owner in self.plan.data_owners:
             self._models(arm, subject, recordings, owner, reveal)
         if self.plan.model_owner:

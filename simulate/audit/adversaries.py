@@ -52,7 +52,6 @@ class AuditPlan:
 
     @property
     def names(self) -> list[str]:
-        """All attacks that were chosen, those that are ruled out among them."""
         return [attack.name for attack in self.attacks] + [name for one in self.unattackable for name in one.attacks]
 
 

@@ -29,8 +29,6 @@ MODES: Final = ("active", "semi-honest", "none")
 
 
 class AuditArm(msgspec.Struct, frozen=True, kw_only=True):
-    """One configuration, run once."""
-
     name: str
     """It names a directory too."""
     about: str

@@ -365,7 +365,6 @@ class Observations:
     def add(
         self, subject: AuditedRun, recordings: Path, place: tuple[str, str, str], views: Sequence[UpdateView]
     ) -> None:
-        """Attack the next kind; place: name of the arm, its configuration, and the adversary."""
         arm, configuration, adversary = place
         labels, reason = None, self._failed or ""
         if not reason:

@@ -63,8 +63,6 @@ def closed_form_limits(subject: AuditedRun) -> tuple[ClosedFormResult, ...]:
 
 
 class _Client:
-    """Unprotected updates of a client of the run."""
-
     def __init__(self, subject: AuditedRun) -> None:
         self._model = subject.first_model()
         self._layout = Layout.of(self._model)
@@ -96,7 +94,6 @@ class _Client:
         return image_of(self._model, gradients).image
 
     def gradient(self, x: torch.Tensor, y: torch.Tensor) -> Values:
-        """The mean gradient over these images."""
         return gradient(self._model, x, y, batch_size=len(x), device=CPU)[0]
 
     def _mean(self, x: torch.Tensor, y: torch.Tensor) -> Values:

@@ -58,8 +58,6 @@ class AttackInput:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditedRun:
-    """A run that can be attacked."""
-
     experiment: Experiment
     """With the seed that it ran with."""
     seed: int
@@ -87,7 +85,6 @@ class AuditedRun:
         return cls(experiment=experiment, seed=seed, data=data, task=task, terms=terms)
 
     def first_model(self) -> nn.Module:
-        """Build the server's model before the first round."""
         return self.task.build(self.seed, start=self.experiment.model)
 
     def true_images(self, client: str, round: int) -> torch.Tensor:
@@ -160,7 +157,6 @@ class AuditedRun:
         return self.pixels(self.decoys(round))
 
     def decoys(self, round: int) -> torch.Tensor:
-        """The same, normalised: float32 [99, C, S, S]."""
         generator = torch.Generator().manual_seed((self.seed * 1000 + round) % 2**63)
         chosen = torch.randperm(len(self.data.y_test), generator=generator)[: CANDIDATES - 1]
         return self.data.x_test[chosen]

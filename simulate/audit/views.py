@@ -299,7 +299,6 @@ def _client(
 
 
 def _uploads(heard: Iterable[HeardMessage], configuration: Configuration) -> dict[int, dict[str, Words]]:
-    """Ring words by round and client, of vectors that arrived whole."""
     packing = configuration.packing()
     chunks: dict[int, dict[str, dict[int, Words]]] = defaultdict(lambda: defaultdict(dict))
     for message, packet in _packets(heard, MaskedInput, VectorChunk):
@@ -343,7 +342,6 @@ def _packets(heard: Iterable[HeardMessage], *kinds: type) -> Iterator[tuple[Hear
 
 
 def without(total: Total, parts: Sequence[Total]) -> Total:
-    """A sum without some contributions to it."""
     return Total(
         values=total.values - sum(part.values for part in parts),
         weights=total.weights - sum(part.weights for part in parts),

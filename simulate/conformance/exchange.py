@@ -31,7 +31,6 @@ def links(session: bytes, server: str, members: Iterable[str], traffic: Traffic)
 
 
 def hear(machine: Machine[Any], link: Link, frames: Sequence[Frame], now: float) -> list[Output]:
-    """Feed a message to a machine; one that its link refuses counts against the sender."""
     try:
         packet = link.packet(frames)
     except RemoteProtocolError as error:

@@ -85,8 +85,6 @@ Place = Annotated[int, Meta(ge=0)]
 
 
 class TranscriptMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message of the run."""
-
     sender: str
     receiver: str
     frames: tuple[str, ...]
@@ -348,8 +346,6 @@ _READ: Final[Mapping[Any, Callable[[Any], Any]]] = {
 
 
 class Replay:
-    """The machines of one transcript."""
-
     def __init__(self, transcript: TranscriptFile) -> None:
         protocol = PLAYED.get(transcript.protocol)
         if protocol is None:
@@ -415,7 +411,6 @@ class Replay:
     def _call(
         self, act: Callable[..., Any], given: Mapping[str, Any], known: Mapping[str, Any], machine: Any = None
     ) -> Any:
-        """Call with the given arguments, and with the known ones that there are parameters for."""
         hints = get_type_hints(act.__init__ if inspect.isclass(act) else act)
         if unknown := given.keys() - hints.keys():
             raise VectorError(f"it takes no {', '.join(sorted(unknown))}")

@@ -46,8 +46,6 @@ class VectorFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class _Head(msgspec.Struct):
-    """Field that only transcripts have."""
-
     steps: msgspec.Raw | UnsetType = UNSET
 
 
@@ -98,7 +96,6 @@ def check(name: str, content: bytes) -> VectorVerdict:
 
 
 def _replayed(content: bytes) -> tuple[int, str]:
-    """The number of steps, and the first fault; "" if there is none."""
     try:
         if msgspec.json.decode(content, type=_Head).steps is not UNSET:
             transcript = msgspec.json.decode(content, type=TranscriptFile)

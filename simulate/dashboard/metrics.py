@@ -41,7 +41,6 @@ class Measure:
     """Of a summary: how many observations its values are the sums of."""
 
     def family(self, state: RunState | Status) -> Metric:
-        """As prometheus-client takes it."""
         if self.kind == "summary":
             counts = dict(self.counts(state)) if self.counts else {}
             summary = SummaryMetricFamily(self.name, self.about, labels=self.labels)
@@ -230,8 +229,6 @@ PARTY_MEASURES: Final = (
 
 
 class StateCollector(Collector):
-    """The measures of one run, or of one party."""
-
     def __init__(self, state: Callable[[], RunState | Status], measures: Sequence[Measure]) -> None:
         self._state = state
         self._measures = measures
@@ -250,5 +247,4 @@ class Metrics:
         ProcessCollector(namespace="tacit", registry=self._registry)
 
     def text(self) -> bytes:
-        """In the format that Prometheus reads."""
         return generate_latest(self._registry)

@@ -47,8 +47,6 @@ class DashboardError(ValueError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where the page listens."""
-
     host: str
     port: int
 
@@ -64,14 +62,12 @@ class Place:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
 
     def listen(self) -> OpenPlace:
-        """Listen there. DashboardError if it cannot."""
         try:
             family, kind, _, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
             listening = socket.socket(family, kind)
@@ -237,7 +233,7 @@ class MetricsPage:
 
     @property
     def link(self) -> str:
-        """What to open. To be shown to the operator only: it may have the token."""
+        """Return the address to open; it may hold the token, so show it to the operator only."""
         return f"http://{self._place}/metrics"
 
     def __enter__(self) -> Self:
@@ -248,7 +244,6 @@ class MetricsPage:
         self.close()
 
     def close(self) -> None:
-        """Show nothing any more; readers get what is left first. Closing twice is harmless."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end)
             self._thread.join()

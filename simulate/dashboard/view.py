@@ -82,7 +82,6 @@ class PartyCard:
 
 
 def page(live: Live) -> str:
-    """The whole page, as it is before anything changes."""
     return _template().render(_context(live))
 
 
@@ -157,7 +156,6 @@ def _context(live: Live) -> dict[str, Any]:
 
 
 def _phases(server: PartyState | None, *, mode: str) -> list[tuple[Phase, str]]:
-    """The phases of a round in their order, each as past, present or coming."""
     present = server.phase if server else None
     left_out = {Phase.SESSION, *LEFT_OUT[mode]} - ({present} if present is Phase.ANSWER_COMPLAINTS else set())
     needed = [phase for phase in Phase if phase not in left_out]
@@ -203,7 +201,6 @@ def _card(state: RunState, name: str) -> PartyCard:
 
 
 def _lost(state: RunState, name: str) -> ClientDropped | None:
-    """How the server lost this client in the present round; None if it did not."""
     if not state.rounds or state.rounds[-1].result is not None:
         return None
     return state.rounds[-1].drops.get(name)

@@ -33,8 +33,6 @@ class AdaptationRow(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptationSettings:
-    """Settings that all rows share."""
-
     model: ModelConfiguration
     teacher: TrainingConfiguration
     distillation: DistillationConfiguration

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DataPart:
-    """Some images of a data set."""
-
     source: str = ""
     """A `data.source`; empty for the small twin, which takes digits or the file of --data."""
     half: int | None = None
@@ -56,10 +54,7 @@ class Division(Protocol):
 
 @dataclass(frozen=True)
 class Pooled:
-    """All in one place."""
-
     def divide(self, labels: Indices, centres: Indices | None, *, seed: int) -> list[Indices]:
-        """See Division. Nothing is drawn."""
         return [np.arange(len(labels))]
 
 
@@ -80,7 +75,6 @@ class ByCentre:
     """A client for every centre."""
 
     def divide(self, labels: Indices, centres: Indices | None, *, seed: int) -> list[Indices]:
-        """See Division. ValueError for images without centres."""
         if centres is None:
             raise ValueError("the images do not say at which centre they were taken; take those of Fed-ISIC2019")
         return by_centre(centres, clients=len(np.unique(centres)))
@@ -88,8 +82,6 @@ class ByCentre:
 
 @dataclass(frozen=True, kw_only=True)
 class DataBlock:
-    """The data of some rows."""
-
     name: str = ""
     """Name of the data set, with which the names of its rows begin; empty for a small twin."""
     owned: DataPart
@@ -124,7 +116,6 @@ class LabelledImages:
         return replace(self, indices=self.indices[order], labels=self.labels[torch.from_numpy(order)])
 
     def tensors(self) -> torch.Tensor:
-        """The images, float32 [N, C, S, S]."""
         return self.dataset.normalised(self.samples.images, self.indices)
 
     def batches(self) -> Iterator[LabelledImages]:
@@ -136,8 +127,6 @@ class LabelledImages:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdaptationTask:
-    """What is to be told apart."""
-
     classes: int
     train: LabelledImages
     test: LabelledImages

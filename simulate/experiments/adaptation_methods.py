@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Setting:
-    """What all rows of a column have in common, for one seed."""
-
     backbone: FriendlyTransformer
     """Calibrated, on the device."""
     classes: int
@@ -41,8 +39,6 @@ class Setting:
 
 
 class Method(Protocol):
-    """A way to adapt."""
-
     def learn(self, setting: Setting, schedule: Schedule, work: RoundWork, *, seed: int) -> float:
         """Adapt to the clients' images; the balanced accuracy on the test images. FloatingPointError if training
         diverges, ActivationError for images beyond what the backbone is calibrated for."""
@@ -77,7 +73,6 @@ class Throughout:
     weights that move make other intervals."""
 
     def adaptation(self) -> Adaptation:
-        """Return what makes a model of a backbone."""
         from tacit.models.adapters.methods import FullFineTuning
 
         return FullFineTuning()
@@ -93,7 +88,6 @@ class LowRankThroughout(Throughout):
     """LoRA of the queries, keys and values of all blocks, and a new head."""
 
     def adaptation(self) -> Adaptation:
-        """Return LoRA of rank 8, the rank of the adapters."""
         from tacit.models.adapters.methods import LowRankAdaptation
 
         return LowRankAdaptation()

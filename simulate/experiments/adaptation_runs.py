@@ -49,8 +49,6 @@ class ComputedOutputs:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedAdaptation(Prepared):
-    """Rows whose images are found."""
-
     settings: AdaptationSettings
     rows: Sequence[AdaptationRow]
     tasks: dict[DataPart, AdaptationTask] = field(repr=False)
@@ -87,7 +85,6 @@ class PreparedAdaptation(Prepared):
         return Run(seed=seed, values=values, seconds=seconds)
 
     def schedule(self, row: AdaptationRow) -> Schedule:
-        """The learning rates of the rounds."""
         rate = None if self.request.data is None else row.rate_with_data
         return Schedule(
             rounds=self.settings.rounds,
@@ -152,8 +149,6 @@ class PreparedAdaptation(Prepared):
 
 @dataclass(frozen=True)
 class _Seed:
-    """What rows of a seed share."""
-
     backbones: dict[DataPart, FriendlyTransformer] = field(default_factory=dict)
     test_outputs: dict[DataBlock, LabelledOutputs] = field(default_factory=dict)
     settings: dict[tuple[DataBlock, str], Setting] = field(default_factory=dict)

@@ -32,8 +32,6 @@ class DataError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyImages:
-    """What a study runs on."""
-
     configuration: DataConfiguration
     source: Source
     name: str

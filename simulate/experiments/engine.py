@@ -35,21 +35,15 @@ NOT_FINISHED = "not finished"
 
 
 class Watcher(Protocol):
-    """Whoever shows what is going on."""
-
     def began(self, title: str) -> Show:
         """A run, or what comes before all runs, begins; returns what is called for the events of its parties."""
         ...
 
-    def ended(self, title: str, run: Run) -> None:
-        """A run is over."""
-        ...
+    def ended(self, title: str, run: Run) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run: a row with a seed."""
-
     row: Row
     seed: int
 
@@ -71,7 +65,6 @@ class PreparedStudy:
     measuring: Prepared
 
     def jobs(self) -> Iterator[Job]:
-        """Every run, seed by seed, so that the first seeds of all rows are there first."""
         for seed in self.request.seeds:
             for row in self.rows:
                 if not self.measuring.missing(row):

@@ -102,7 +102,6 @@ class Federations:
         return prepare(self, name, arms, request)
 
     def pretrained_model(self, arms: Sequence[Arm]) -> ModelConfiguration:
-        """The model that pretrained arms have in common. StudyError if there is none."""
         models = {arm.experiment.model for arm in arms if arm.pretrained}
         if len(models) != 1:
             raise StudyError("a model is trained before, so that arms start from it: all of these have the same model")
@@ -111,8 +110,6 @@ class Federations:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedFederations(Prepared):
-    """Arms whose images are found."""
-
     settings: Federations
     study: str
     arms: Sequence[Arm] = field(repr=False)
@@ -135,17 +132,14 @@ class PreparedFederations(Prepared):
 
     @property
     def clients(self) -> int:
-        """Number of clients of the largest arm."""
         return max(arm.experiment.clients for arm in self.arms)
 
     @property
     def per_client(self) -> int:
-        """Images of a client; 0: the clients share all."""
         return self.settings.images_per_client.get(len(self.images.source.class_names), 0)
 
     @property
     def test_images(self) -> int:
-        """Number of test images, common to all arms."""
         found = self.images.samples[1]
         return min(found, self.per_client * self.clients) if self.per_client else found
 
@@ -194,7 +188,6 @@ class PreparedFederations(Prepared):
         )
 
     def start(self, begin: Callable[[str], Show]) -> None:
-        """See Prepared: write the images of all arms, and train the models that some start from."""
         if wanted := self.per_client * self.clients:
             sample(self.images, self.folder / "sample.npz", train=wanted, test=wanted)
         if self.settings.pretraining is None:

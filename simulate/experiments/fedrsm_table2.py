@@ -74,7 +74,6 @@ RSA_SHARE: Final = 0.10
 
 
 def experiment(method: str, model: ModelConfiguration, *, small: bool) -> Experiment:
-    """An arm of either size."""
     secure, protection = method == "fedrsm-secure", METHODS[method]
     if small and isinstance(protection, FedCG):
         protection = msgspec.structs.replace(protection, distillation_steps=SMALL_DISTILLATION)

@@ -70,7 +70,6 @@ def arm(tune: Tuning, noise: float, *, image_size: int, clients: int, rounds: in
 
 
 def measured(arm: Arm, run: FederatedRun) -> Values:
-    """The columns of a row with one seed."""
     each = arm.experiment.clients * len(run.accuracies)
     return {
         TEST_ACCURACY.name: 100 * run.accuracy,
@@ -83,7 +82,6 @@ def measured(arm: Arm, run: FederatedRun) -> Values:
 
 
 def size(*, image_size: int, clients: int, images: int, rounds: int, differences: tuple[str, ...]) -> Size:
-    """All rows at these sizes; images: of each client."""
     rows = tuple(
         arm(tune, noise, image_size=image_size, clients=clients, rounds=rounds) for tune in RATES for noise in NOISES
     )

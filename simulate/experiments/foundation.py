@@ -52,14 +52,12 @@ class Foundation:
     """See Federations."""
 
     def summary(self, rows: Sequence[Row]) -> str:
-        """See Measure."""
         first = rows[0]
         assert isinstance(first, FoundationRow)
         model = first.experiment.model
         return f"{model.name} at {model.image_size} pixels, CIFAR-10, {first.images:,} images"
 
     def prepare(self, name: str, rows: Sequence[Row], request: Request) -> Prepared:
-        """See Measure."""
         # Imported here: it loads torch.
         from tacit.simulate.experiments.foundation_runs import PreparedFoundation
 
@@ -72,7 +70,6 @@ class Foundation:
 
 
 def row(adapted: str, split: str) -> str:
-    """The name of a row."""
     return f"{adapted}, {split}"
 
 
@@ -94,7 +91,6 @@ def rows(
     owners: int,
     images: int,
 ) -> Iterator[FoundationRow]:
-    """A row for every split."""
     for split, data in SPLITS.items():
         experiment = AdaptationExperiment(
             name="foundation",
@@ -147,7 +143,6 @@ def _claims() -> Iterator[Claim]:
 
 
 def _adapted(result: StudyResult) -> Iterator[tuple[StudyRow, AdaptedRun]]:
-    """The first run of every row."""
     for found in result.finished:
         for run in found.runs[:1]:
             if run.adaptation is not None:

@@ -42,7 +42,6 @@ class Peaks:
     bytes: dict[str, int] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Take note of it."""
         for party in multiprocessing.active_children():
             # One that has just ended had its peak before.
             with suppress(OSError):
@@ -52,18 +51,14 @@ class Peaks:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedFoundation(Prepared):
-    """Rows whose images are found."""
-
     test_images: int
     images: StudyImages
 
     @property
     def data(self) -> str:
-        """See Prepared."""
         return self.images.description
 
     def start(self, begin: object) -> None:
-        """See Prepared."""
         warm_up()
 
     def measure(self, row: Row, seed: int, show: Show) -> Run:
@@ -109,7 +104,6 @@ class PreparedFoundation(Prepared):
         )
 
     def _experiment(self, row: FoundationRow, seed: int) -> AdaptationExperiment:
-        """What parties run by; writes its images."""
         replace, base, request = msgspec.structs.replace, row.experiment, self.request
         place = request.out / "data" / f"{row.images}.npz"
         train = row.images + base.adaptation.own_images
@@ -166,7 +160,6 @@ def adapted(folder: Folder, summary: AdaptationSummary, peak_bytes: dict[str, in
 
 
 def _dealer(part: object) -> int:
-    """Bytes of correlated randomness to both owners."""
     return sum(getattr(part, f"preprocessing_to_{owner}_bytes") or 0 for owner in ("data_owner", "model_owner"))
 
 

@@ -49,8 +49,6 @@ def read_seeds(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What is measured once for every seed. Measures have their own kinds, with the settings of a row."""
-
     name: str
     published: Mapping[str, str] = field(default_factory=dict)
     """The paper's values, by the name of the quantity."""
@@ -72,8 +70,6 @@ def run_to_its_end(work: Coroutine[Any, Any, Found]) -> Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """How a study is to be run."""
-
     seeds: tuple[int, ...]
     data: Path | None
     device: str
@@ -100,7 +96,6 @@ class Prepared(ABC):
         return ()
 
     def missing(self, row: Row) -> str:
-        """Why a row cannot be measured here; "" if it can."""
         return ""
 
     def start(self, begin: Callable[[str], Show]) -> None:  # noqa: B027  # Most share nothing.
@@ -125,8 +120,6 @@ class Measure(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedFunction(Prepared):
-    """Rows that a function measures."""
-
     values: Callable[[Any, int, Request], Values]
 
     def measure(self, row: Row, seed: int, show: Show) -> Run:

@@ -170,7 +170,6 @@ def distributions(rows: Sequence[StudyRow], computed: Callable[[StudyRow], npt.N
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Sequence[str]]:
-    """An empty figure, and seven colours."""
     from matplotlib.figure import Figure
 
     from tacit.simulate.report.figures import PALETTE

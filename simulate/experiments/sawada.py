@@ -54,7 +54,6 @@ FIXED: Final[dict[str, Protection]] = {"fixed-position": FixedPosition()}
 
 
 def locked(zero: float) -> dict[str, Protection]:
-    """The locked binary weights of one probability."""
     return {f"locked-binary-weights-{zero}": LockedBinaryWeights(zero_probability=zero)}
 
 

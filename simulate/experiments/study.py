@@ -35,8 +35,6 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A sentence about some rows, which is judged when all of them have run."""
-
     rows: tuple[str, ...]
     judge: Callable[[Mapping[str, StudyRow]], Verdict]
     """Takes exactly these rows."""
@@ -83,7 +81,6 @@ class Study:
                 raise StudyError(f"{self.name}: a claim is about rows that there are not: {unknown}")
 
     def size(self, *, small: bool) -> Size:
-        """The settings of a size. StudyError where there is no twin."""
         found = self.small if small else self.full
         if found is None:
             raise StudyError(f"{self.name} has no small twin; leave --small out")

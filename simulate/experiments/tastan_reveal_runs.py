@@ -98,16 +98,12 @@ _SPY: Final = 0
 
 @dataclass(frozen=True)
 class _Seed:
-    """Runs of a seed: the first makes the model owner's model for all."""
-
     place: tempfile.TemporaryDirectory[str]
     summaries: dict[Reveal, AdaptationSummary] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedReveals(Prepared):
-    """Rows whose images are found."""
-
     settings: RevealSettings
     images: StudyImages
     _of_seed: dict[int, _Seed] = field(default_factory=dict, repr=False)
@@ -118,7 +114,6 @@ class PreparedReveals(Prepared):
         return self.images.description
 
     def start(self, begin: Callable[[str], Show]) -> None:
-        """See Prepared: nothing is shared by all seeds."""
         warm_up()
 
     def measure(self, row: Row, seed: int, show: Show) -> Run:

@@ -116,8 +116,6 @@ class Adaptation(AdaptationSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """What the sizes of a table have in common."""
-
     divisions: Mapping[str, Division]
     """By the name of the column."""
     methods: Sequence[str]

@@ -105,7 +105,6 @@ class MissingRayError(Exception):
 
 
 def require_ray() -> None:
-    """Raise MissingRayError unless Ray can be imported."""
     if find_spec("ray") is None:
         raise MissingRayError("--engine ray needs ray, which is not installed: pip install 'ray>=2.40'")
 
@@ -129,8 +128,6 @@ class RayHost:
 
 @dataclass
 class _Actor:
-    """An actor that has not ended."""
-
     terminate: Callable[[], None]
     connection: Connection | None = None
     """None until it connects."""

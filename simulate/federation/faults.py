@@ -34,8 +34,6 @@ class FaultError(ValueError):
 
 
 class Kind(StrEnum):
-    """What happens to the process."""
-
     DROP = "drop"
     """Killed; it stays away."""
     RESTART = "restart"
@@ -56,8 +54,6 @@ class Fault:
 
 @dataclass(frozen=True)
 class Lie:
-    """One client's cheat in one round."""
-
     party: str
     cheat: Cheat
     round: int
@@ -134,7 +130,6 @@ class FaultyHooks(Hooks):
         self._kilobits = kilobits
 
     def entering(self, round: int, phases: set[Phase]) -> None:
-        """Kill or freeze this process if one of its moments has come."""
         # Who has trained before the shares come passes by TRAIN.
         reached = {*phases, Phase.TRAIN} if Phase.MASKED_INPUT in phases else phases
         for fault in self._moments:

@@ -112,7 +112,6 @@ class SimulatedServer(Surrounded, ServerHooks):
         return self._role.server_machine()
 
     def hosted(self, party: OpenedParty[ServerFile]) -> HostedRun:
-        """The run of the plan; single updates may be seen here, which hosts refuse."""
         plan = self._role.plan
         return HostedRun(self._experiment, plan.run, plan.completed, plan.split_seed, plan.repeated)
 

@@ -33,8 +33,6 @@ PARAMETER_BYTES: Final = 48
 
 @dataclass(frozen=True)
 class Hosting:
-    """Who hosts whom: by the name of the process, its clients."""
-
     processes: Mapping[str, tuple[str, ...]]
     reason: str = ""
     """Why clients share processes; empty where they do not."""
@@ -55,7 +53,6 @@ class Hosting:
         return msgspec.structs.replace(experiment, deadlines=patient)
 
     def event(self, experiment: Experiment) -> ProcessesShared:
-        """Describe the sharing; experiment: the one that it was made for."""
         shared = [clients for clients in self.processes.values() if len(clients) > 1]
         deadlines = self.patient(experiment).deadlines
         return ProcessesShared(

@@ -152,8 +152,6 @@ class Federation:
 
 
 class _Following:
-    """What is done after each round."""
-
     def __init__(
         self,
         directory: Path,

@@ -66,7 +66,6 @@ class PartyFiles:
 
     @property
     def roster(self) -> Path:
-        """The roster, which is written last: a run that has it has all keys."""
         return self.path / "parties" / "roster.toml"
 
     def folder(self, name: str) -> Path:
@@ -109,7 +108,6 @@ class PartyFiles:
         return OpenedParty(file, load(Path(file.key)), roster or read_roster(self.roster), self.state(name))
 
     def keys(self, name: str) -> PartyKeys:
-        """The keys of the party. KeyFileError."""
         return load(self.folder(name) / f"{name}.key")
 
     def state(self, name: str) -> PartyFolder:
@@ -129,8 +127,6 @@ class PartyFiles:
 
 
 class Surrounded(Hooks):
-    """Hands on to the faults or the recording around a party."""
-
     _around: Hooks = Hooks()
 
     def entering(self, round: int, phases: set[Phase]) -> None:
@@ -150,7 +146,6 @@ class HeldParty(Surrounded):
     """Hooks of a party that has a process of this machine for itself."""
 
     def told(self, outcome: PartyOutcome) -> Any:
-        """Return the result of the process, of msgpack types."""
         return {"code": outcome.ended.code.name if outcome.ended.code else None, "detail": outcome.ended.detail}
 
 

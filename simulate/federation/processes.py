@@ -97,8 +97,6 @@ class _PartyProcess:
 
 
 class Running(Protocol):
-    """A process that has not ended, whoever has started it."""
-
     @property
     def ended(self) -> asyncio.Event:
         """Set when it has ended."""

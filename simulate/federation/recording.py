@@ -124,7 +124,6 @@ class Recording(Hooks):
 
 
 def place(folder: Path, party: str) -> Path:
-    """Where the recording of a party stands."""
     return folder / f"{party}.recording"
 
 

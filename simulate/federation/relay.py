@@ -50,8 +50,6 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Shaping:
-    """What a link is like. ValueError for what is not above zero, or beyond what the relay can do."""
-
     latency_ms: float | None = None
     """Milliseconds that a byte is under way in one direction; None: no delay."""
     bandwidth_mbit: float | None = None
@@ -167,13 +165,11 @@ class _Line:
         self._lock = Lock()
 
     def enter(self, length: int) -> float:
-        """So many bytes have come: when the last of them leaves the line, on the monotonic clock."""
         with self._lock:
             self._free = max(self._free, time.monotonic()) + length / self._rate
             return self._free + self._delay
 
     def count(self, length: int) -> None:
-        """So many bytes have left."""
         with self._lock:
             self.forwarded += length
 
@@ -238,8 +234,6 @@ def _started(work: Callable[..., None], *arguments: object) -> Thread:
 
 
 class _Tap:
-    """The file of all that passes, if there is one."""
-
     def __init__(self, path: str | None) -> None:
         descriptor = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._file = None if descriptor is None else os.fdopen(descriptor, "wb", buffering=0)

@@ -42,8 +42,6 @@ FAILED, ABORTED, SERVER_LOST = 1, 3, 4
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, and where."""
-
     experiment: Experiment
     run: RunDirectory
     rounds: int
@@ -113,12 +111,10 @@ class Role:
 
     @property
     def folder(self) -> Path:
-        """The folder that can be taken to another host."""
         return self.plan.parties.folder(self.name)
 
     @property
     def indices(self) -> Path:
-        """Which of the training images a client has."""
         return self.folder / "indices.npy"
 
     def write_server(self) -> None:
@@ -145,7 +141,6 @@ class Role:
         self.plan.parties.write(self.name, file)
 
     def opened(self, kind: type[Kind], roster: Roster) -> OpenedParty[Kind]:
-        """The party, whose state is in the run directory beside that of the others."""
         return self.plan.parties.opened(kind, self.name, roster)
 
     def hooks(self) -> Hooks:

@@ -51,7 +51,6 @@ class VerificationError(Exception):
 
 
 def verify(run: RunDirectory, ring_bits: int) -> list[VerifiedRound]:
-    """Check every recorded round. VerificationError."""
     return [_verify_round(path, Ring(ring_bits)) for path in run.verified_rounds() if (path / "sum.npz").exists()]
 
 
@@ -79,7 +78,6 @@ GRACE_SECONDS = 5.0
 
 
 def party_names(clients: int) -> tuple[str, ...]:
-    """The parties of a run: server, client-1, client-2, ..."""
     return (SERVER, *(f"client-{number + 1}" for number in range(clients)))
 
 

@@ -81,7 +81,6 @@ def _revealed_words(sizes: Sizes) -> int:
 
 
 def _enrolled_words(sizes: Sizes) -> int:
-    """Words of an image's patches, and its label."""
     return sizes.patches * sizes.pixels + 1
 
 

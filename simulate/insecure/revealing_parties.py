@@ -35,13 +35,10 @@ from tacit.simulate.insecure.revealed_outputs import (
 
 @dataclass(frozen=True)
 class Revealing:
-    """What both owners of a simulation reveal."""
-
     reveal: Reveal
     selection: Selection = "data-owner"
 
     def rounds(self, agreed: Agreed, number: int, images: int) -> tuple[Round, ...]:
-        """Those of the pass of this number, of so many images."""
         sizes, enrols = agreed.terms.sizes, number == 1 and self.selection == "enrolment"
         revealed = revealed_blocks(self.reveal, sizes.blocks, session=agreed.session, number=number)
         return revealed_rounds(sizes, images, revealed, enrolled=agreed.images if enrols else 0)
@@ -58,8 +55,6 @@ class Revealing:
 
 
 class RevealingDataOwner(LearningDataOwner):
-    """The machine of the data owner."""
-
     KEEPS: ClassVar[bool] = False
     revealing: Revealing
 
@@ -68,8 +63,6 @@ class RevealingDataOwner(LearningDataOwner):
 
 
 class RevealingModelOwner(LearningModelOwner):
-    """The machine of the model owner."""
-
     KEEPS: ClassVar[bool] = False
     revealing: Revealing
 

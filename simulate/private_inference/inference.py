@@ -59,8 +59,6 @@ DATA_OWNER: Final = "data-owner"
 
 @dataclass(frozen=True, kw_only=True)
 class InferencePlan:
-    """How to run."""
-
     input: Input = "shared"
     batch: int
     results: Results = LOGITS
@@ -78,14 +76,11 @@ class InferencePlan:
 
 
 def data_owner_names(count: int) -> tuple[str, ...]:
-    """Of so many data owners."""
     return (DATA_OWNER,) if count == 1 else tuple(f"{DATA_OWNER}-{number}" for number in range(1, count + 1))
 
 
 @dataclass(frozen=True)
 class LearnedFolders:
-    """What parties of an adaptation have left: the folders of their state."""
-
     model_owner: PartyFolder
     data_owner: PartyFolder
     section: TeachingSection
@@ -150,7 +145,6 @@ def _programs(
     plan: InferencePlan,
     learned: LearnedFolders | None,
 ) -> dict[str, Program]:
-    """What the processes run. OSError."""
     known = plan.input == "known"
     common: dict[str, Any] = {"answer": plan.patience}
     device = cast("Literal['cpu', 'cuda']", plan.device)
@@ -201,7 +195,6 @@ def _programs(
 
 
 def _named(model: PrivateModel | Path | Checkpoint) -> dict[str, Any]:
-    """Keys of the model owner's file."""
     if isinstance(model, Checkpoint):
         return {
             "model": str(model.path),
@@ -225,8 +218,6 @@ def _with_interface(model: PrivateModel) -> PrivateModel:
 
 @dataclass(frozen=True, eq=False)
 class GivenImages(OwnImages):
-    """Images that are prepared already."""
-
     pixels: torch.Tensor = field(repr=False)
     """float32 [N, C, S, S]."""
 
@@ -271,7 +262,6 @@ class SimulatedDataOwner(DataOwnerHooks, HeldParty):
 
 
 def _inferred(plain: dict[str, Any]) -> Inferred:
-    """What a data owner's process has sent."""
     passes = msgspec.convert(plain["passes"], tuple[PassCosts, ...])
     logits, labels = torch.tensor(plain["logits"], dtype=torch.float64), torch.tensor(plain["labels"])
     return Inferred(logits, labels, passes, plain["weights_bytes"])

@@ -14,8 +14,6 @@ _NO_TESTS: Final = "a checkpoint comes without test images: name a file or a fol
 
 @dataclass(frozen=True, kw_only=True)
 class WantedImages:
-    """Images to ask about. ValueError if they are not there."""
-
     images: str | None = None
     """A number of test images, an image file or a folder of them; None: all test images."""
 
@@ -64,7 +62,6 @@ class InferenceRequest(WantedImages):
             raise ValueError(f"{option} {value}: {reason}")
 
     def read(self) -> ServedModel:
-        """The model. Raises as read_served() and Checkpoint.read() do."""
         return read_served(self.model) if isinstance(self.model, Path) else self.model.read()
 
 

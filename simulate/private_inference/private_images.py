@@ -57,8 +57,6 @@ from tacit.simulate.private_inference.results import (
 
 @dataclass(frozen=True)
 class Chosen:
-    """Images to ask about."""
-
     names: tuple[str, ...]
     pixels: torch.Tensor
     """float32 [N, C, S, S]."""
@@ -248,7 +246,6 @@ def _answered_images(
 
 
 def _share(right: torch.Tensor, among: torch.Tensor) -> float | None:
-    """How many of the chosen are right; both bool [N]. None if none is chosen."""
     return right[among].double().mean().item() if among.any() else None
 
 
@@ -349,7 +346,6 @@ def _learned(
 
 
 def _chosen(request: PredictionRequest, found: AdaptationSetting) -> Chosen:
-    """ValueError for more test images than there are, and for images that cannot be decoded."""
     if request.path is not None:
         return chosen_files(request.path, found.served)
     names = request.tests(len(found.test.labels))

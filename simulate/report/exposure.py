@@ -17,8 +17,6 @@ from tacit.parties.runs.state import RunState
 
 @dataclass(frozen=True)
 class Exposure:
-    """One kind of party."""
-
     party: str
     sees: tuple[str, ...]
     hidden: tuple[str, ...]
@@ -66,7 +64,6 @@ def exposure(state: RunState, experiment: Experiment) -> list[Exposure]:
 
 
 def smallest_sum(state: RunState) -> int:
-    """Fewest clients of any opened sum; 0 if there was none."""
     return min((len(round.result.survivors) for round in state.completed if round.result), default=0)
 
 
@@ -117,7 +114,6 @@ def _server(state: RunState, experiment: Experiment) -> Exposure:
 
 
 def _disclosed(state: RunState, experiment: Experiment, party: Literal["server", "client"]) -> tuple[str, ...]:
-    """Disclosures of the protection about single clients, to this party."""
     clients = smallest_sum(state) or cohort_size(state, experiment)
     found = experiment.protection.disclosures(clients)
     return tuple(f"{one.what} ({one.condition})" for one in found if one.party == party)

@@ -230,7 +230,6 @@ def _much_clipped(state: RunState) -> list[tuple[int, float]]:
 
 
 def _lost(state: RunState) -> list[tuple[int, int, str]]:
-    """Session, round, and who was lost in it, those together that were lost alike; what became of the round."""
     sentences = []
     for round in state.rounds:
         survivors = round.result.survivors if round.result else ()

@@ -61,7 +61,6 @@ def round_table(state: RunState, *, cohort: int) -> Table:
 
 
 def _reason(round: RoundState) -> str:
-    """Why a round has no sum; "" for one that has."""
     result = round.result
     if result is None:
         return "the server's log has no result"

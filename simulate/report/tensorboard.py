@@ -49,7 +49,6 @@ class TensorBoard:
         """By the place of a round in the run, the metrics of it that are written."""
 
     def take(self, event: Event) -> None:
-        """Take one event of a party, which happens now."""
         self._state.take(event)
         if isinstance(event, RoundStarted):
             self._write(over=False)

@@ -67,8 +67,6 @@ def round_plan(
 
 @dataclass
 class LearningOwner(Owner):
-    """The shell of one owner in one session."""
-
     world: MemoryAdaptation
     performed: int = 0
     """How many calls of its plan a data owner has made."""
@@ -77,7 +75,6 @@ class LearningOwner(Owner):
 
     @property
     def kept(self) -> KeptRecord:
-        """What it keeps of the data owner's images."""
         return self.world.kept_of(self.name, self.data_owner)
 
     def go_on(self) -> None:

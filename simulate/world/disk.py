@@ -99,7 +99,6 @@ class SimulatedDisk(FileSystem):
         return lambda: self._locked.discard(path)
 
     def start_again(self) -> None:
-        """After a kill: another process uses the disk."""
         self.kill_at = inf
         self._locked.clear()
 

@@ -149,7 +149,6 @@ class MemoryFederation(World[Parcel]):
 
     @property
     def journals(self) -> dict[str, list[JournalLine]]:
-        """What the disks of the clients hold."""
         return {name: self.journal(name).read() for name in self.roster.clients}
 
     def journal(self, name: str) -> journal.JournalFile:
@@ -214,7 +213,6 @@ class MemoryFederation(World[Parcel]):
         return client
 
     def start(self, *names: str) -> None:
-        """Start these clients, or all, and deliver what follows at once."""
         for name in names or self.roster.clients:
             self.start_client(name)
         self.advance()
@@ -255,7 +253,6 @@ class MemoryFederation(World[Parcel]):
             self.emit(name, self.clients[name].server_back())
 
     def run(self) -> Self:
-        """Start all clients and settle."""
         self.start()
         return self.settle()
 

@@ -121,7 +121,6 @@ class Owner:
         return [sizes[self.rank] for _, *sizes in self.schedule]
 
     def begin(self) -> None:
-        """Say hello, as a data owner."""
         assert isinstance(self.machine, InferenceDataOwner)
         self.tell("owners", self.machine.start(self.world.now))
 
@@ -151,7 +150,6 @@ class Owner:
             yield "dealer", self.material
 
     def go_on(self) -> None:
-        """Do what can be done now."""
         machine, world = self.machine, self.world
         if not self.ordered or self.due or self.name in world.idle:
             return
@@ -337,11 +335,9 @@ class MemoryInference(World[Parcel]):
         return machine
 
     def spent_of(self, owner: str, peer: str) -> Spent:
-        """What a peer has used of an owner's quota."""
         return self.spent.get((owner, peer), Spent())
 
     def note(self, told: Told) -> None:
-        """A machine has told something."""
         self.told.append(told)
 
     def order(self, owner: Owner, again: int = 0) -> None:
@@ -408,7 +404,6 @@ class MemoryInference(World[Parcel]):
                 self.deal(dealer, output)
 
     def deal(self, dealer: InferenceDealer, deal: Deal) -> None:
-        """Deliver the corrections of an order."""
         for number, sizes in enumerate(msgspec.msgpack.decode(deal.requests), deal.first):
             for owner, size in zip(dealer.owners, sizes, strict=True):
                 if size:
@@ -416,12 +411,10 @@ class MemoryInference(World[Parcel]):
                     self.tell_dealer(dealer, dealer.deliver(owner, number, data, self.now))
 
     def send(self, sender: str, transmit: Transmit) -> None:
-        """Put a message onto its link."""
         frames = tuple(bytes(frame) for frame in transmit.frames)
         self.network.send(Parcel(sender, transmit.to, frames, self.kinds(sender, transmit.to)), self.now)
 
     def kinds(self, *link: str) -> Kinds:
-        """What is spoken between these two."""
         return INFERENCE_MESSAGES if self.dealer_name in link else self.KINDS
 
     def forge(
@@ -447,7 +440,6 @@ class MemoryInference(World[Parcel]):
         return sent[-1].packet.envelope.session if sent else NO_SESSION
 
     def dealer(self, data_owner: str) -> InferenceDealer:
-        """The dealer's machine in the latest session with this data owner."""
         return self.dealers.sessions[data_owner]
 
     def outcome(self, kind: type[Kind], party: str | None = None, data_owner: str | None = None) -> list[Kind]:

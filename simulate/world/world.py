@@ -34,8 +34,6 @@ from tacit.simulate.world.disk import Killed, SimulatedDisk
 
 
 class Streams:
-    """The streams of one seed."""
-
     def __init__(self, seed: bytes) -> None:
         self._seed = seed
         self._streams: dict[str, Entropy] = {}
@@ -79,8 +77,6 @@ Choice = Callable[[list[Link]], Link]
 
 
 class Addressed(Protocol):
-    """What can be under way."""
-
     @property
     def sender(self) -> str: ...
 
@@ -97,8 +93,6 @@ Item = TypeVar("Item", bound=Addressed)
 
 @dataclass(frozen=True)
 class Parcel:
-    """A message under way, as frames."""
-
     sender: str
     receiver: str
     frames: tuple[Frame, ...] = field(repr=False)
@@ -107,7 +101,6 @@ class Parcel:
 
     @property
     def packet(self) -> Packet:
-        """The envelope, read, and the body."""
         return decode(self.frames, self.kinds)
 
     @property
@@ -128,13 +121,11 @@ def written(
     kinds: Kinds = MESSAGES,
     **changes: Any,
 ) -> Parcel:
-    """A parcel with this message; changes: fields of the envelope."""
     fields: dict[str, Any] = {"version": kinds.version, "type": message.TYPE, "sender": sender}
     return Parcel(sender, receiver, tuple(encode(message, Envelope(**(fields | changes)), payload)), kinds)
 
 
 def altered(parcel: Parcel, *, message: Message | None = None, payload: Frame | None = None, **changes: Any) -> Parcel:
-    """The parcel with another message, payload, or fields of the envelope."""
     packet = parcel.packet
     message = packet.parse() if message is None else message
     fields = structs.asdict(packet.envelope) | {"type": message.TYPE} | changes
@@ -201,16 +192,13 @@ class Network(Generic[Item]):
         return self._links[self.choose(due)].pop(0).item if due else None
 
     def pull(self, sender: str, receiver: str) -> Item:
-        """The next of this link, before its turn."""
         return self._links[sender, receiver].pop(0).item
 
     @property
     def next_arrival(self) -> float:
-        """When something arrives next; infinity if nothing does."""
         return min((queue[0].arrival for _, queue in self._open()), default=inf)
 
     def under_way(self, *link: str) -> list[Item]:
-        """What is under way, in the order of sending; link: on that one only."""
         queues = [self._links[link[0], link[1]]] if link else self._links.values()
         return [sent.item for sent in sorted((sent for queue in queues for sent in queue), key=lambda s: s.number)]
 
@@ -277,7 +265,6 @@ class World(Generic[Item]):
         raise NotImplementedError
 
     def carried(self, party: str, output: Output) -> Item | None:
-        """What an output puts under way; None if it is no message."""
         raise NotImplementedError
 
     def act(self, party: str, output: Output) -> None:
@@ -288,7 +275,6 @@ class World(Generic[Item]):
         return False
 
     def at(self, time: float, act: Callable[[], object]) -> None:
-        """Put something onto the agenda."""
         heappush(self._agenda, (time, next(self._entries), act))
 
     def advance(self, until: Callable[[], bool] = lambda: False) -> bool:

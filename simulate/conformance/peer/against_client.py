@@ -52,8 +52,6 @@ _POLICY: Final = Policy(schemes=get_args(Scheme), smallest_cohort=2, least_corru
 
 @dataclass
 class Observation:
-    """What the client says after the lie of a case, in the words of a verdict."""
-
     summed: bool = False
     """Whether the client's vector was in the sum of the round with the lie."""
     round: int | None = None
@@ -64,12 +62,10 @@ class Observation:
     """Since the last lie, with the rounds."""
 
     def lie(self, message: Message) -> None:
-        """The client is told a lie in the place of this message."""
         if self.refusal is None:
             self.said = []
 
     def note(self, round: int, message: Message) -> None:
-        """The client has said something after the lie."""
         if self.round in (None, round):
             self.said.append((round, message))
 
@@ -94,7 +90,8 @@ class Observation:
 
 class Session(MemoryFederation):
     """A server machine with our clients. Of the live client's messages `link` numbers those to it, lies included.
-    number: of the link of its hello; model: to begin with; None: a random one."""
+    number: of the link of its hello; model: to begin with; None: a random one.
+    """
 
     def __init__(
         self,
@@ -124,7 +121,6 @@ class Session(MemoryFederation):
 
     @property
     def reproach(self) -> str:
-        """What our machines held against the live client last."""
         held = [
             f"{event.code}: {event.detail}"
             for _, event in self.outputs
@@ -176,12 +172,10 @@ class AgainstClient(Cast):
 
     @property
     def address(self) -> str:
-        """Where it listens; it must be open."""
         assert self._line.endpoint is not None
         return self._line.endpoint.address
 
     async def play(self, case: Case) -> PeerVerdict:
-        """Tell the lie, see what follows, and run an honest round."""
         await self.open()
         if case.joins:
             await self._dismiss()
@@ -205,7 +199,6 @@ class AgainstClient(Cast):
         await super().close()
 
     async def _begin_round(self) -> None:
-        """The next round of the session, or the first one of a new session when the client joins."""
         session = self._session
         if session is not None and not session.over:
             await self.listen(lambda: session.over or len(session.outcome(RoundDone)) == session.server.round)
@@ -222,7 +215,6 @@ class AgainstClient(Cast):
         await self.go_on(session)
 
     async def _honest_round(self) -> str:
-        """Run a round without lies; what is wrong with it, if anything."""
         self._lie = honest
         await self._begin_round()
         session = self._session
@@ -243,7 +235,6 @@ class AgainstClient(Cast):
         return ""
 
     async def _dismiss(self) -> None:
-        """End the session with the client, which must join anew."""
         session = self._session
         if session is not None and not session.over:
             abort = Abort(code=Code.LEFT, detail="the next test begins with your hello", culprit="")

@@ -54,8 +54,6 @@ _NOT_THERE: Final = (TrainingState.OFFLINE, TrainingState.AWAIT_WELCOME, Trainin
 
 @dataclass(frozen=True)
 class End:
-    """A round that ended for one of our clients, or its session: then the round is None."""
-
     round: int | None
     code: Code | None
 
@@ -101,7 +99,6 @@ class OurClients(MemoryFederation):
         return actor.name in self.clients and self.clients[actor.name].state not in _NOT_THERE
 
     def join(self, actor: Actor) -> None:
-        """Begin a conversation, as if there had never been another."""
         self.disks.pop(actor.name, None)
         self.due = [parcel for parcel in self.due if parcel.sender != actor.name]
         actor.models, actor.contributions, actor.link = {}, {}, None
@@ -156,7 +153,6 @@ class AgainstServer(Cast):
                 actor.case = HONEST
 
     async def close(self) -> None:
-        """End the session and close the links."""
         await self._leave()
         await super().close()
 

@@ -40,8 +40,6 @@ ROSTER_FILE, CONFIGURATION_FILE, TERMS_FILE = "roster.toml", "configuration.msgp
 
 @dataclass(frozen=True)
 class Keyring:
-    """Whom we play."""
-
     roster: Roster
     keys: dict[str, PartyKeys] = field(repr=False)
     directory: Path
@@ -52,7 +50,6 @@ class Keyring:
 
     @property
     def ours(self) -> tuple[str, ...]:
-        """The clients that we play."""
         return tuple(name for name in self.roster.clients if name in self.keys)
 
 
@@ -96,13 +93,11 @@ def live_client(keyring: Keyring) -> str:
 
 
 def offer(keyring: Keyring, otherwise: T) -> T:
-    """What our model owner offers; otherwise: without a file. Raises PeerError."""
     remedy = "write the encoding of terms that a model owner sends in inference-terms"
     return _read(keyring, TERMS_FILE, type(otherwise), TERMS_LIMIT, remedy) or otherwise
 
 
 def proposal(keyring: Keyring) -> Configuration:
-    """What our server proposes. Raises PeerError."""
     clients, path = len(keyring.roster.clients), keyring.directory / CONFIGURATION_FILE
     remedy = "write the encoding that a server sends in its welcome"
     configuration = _read(keyring, CONFIGURATION_FILE, Configuration, BODY_LIMIT, remedy)
@@ -146,13 +141,11 @@ class Line:
         self._receiver: asyncio.Task[None] | None = None
 
     async def open(self, arrivals: Arrivals) -> None:
-        """Open it unless it is open. Raises EndpointError."""
         if self.endpoint is None:
             self.endpoint = await self._make()
             self._receiver = asyncio.create_task(self._receive(self.endpoint, arrivals))
 
     async def close(self) -> None:
-        """Close it; closing twice is harmless."""
         if self.endpoint is None or self._receiver is None:
             return
         self._receiver.cancel()
@@ -200,7 +193,6 @@ class Cast:
         self._arrivals: Arrivals = asyncio.Queue()
 
     def kinds(self, own: str) -> Kinds:
-        """The messages of the link of one of ours."""
         return MESSAGES
 
     async def play(self, case: Any) -> PeerVerdict:
@@ -244,7 +236,6 @@ class Cast:
             await self.take(own, event)
 
     async def go_on(self, world: World[Parcel]) -> None:
-        """Let our parties talk until they wait for the live one."""
         world.advance()
         while world.due:
             await self.relay(world.due.pop(0))

@@ -59,8 +59,6 @@ Act = Literal["", "stops", "hangs up", "begins again"]
 
 @dataclass(frozen=True)
 class Scene:
-    """What a lie may know."""
-
     own: str
     """Who tells it."""
     former: Mapping[type[Message], Saying]
@@ -71,8 +69,6 @@ class Scene:
 
 @dataclass(frozen=True)
 class InferenceCase(Case):
-    """One script."""
-
     at: type[Message] | None = None
     """Where the liar acts: where a message of this kind is due; None: after its lie."""
     act: Act = ""

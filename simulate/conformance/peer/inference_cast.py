@@ -64,8 +64,6 @@ from tacit.simulate.world.world import Parcel
 
 @dataclass
 class Observed:
-    """One case. roles: what our two parties are called in verdicts, by name."""
-
     roles: Mapping[str, str]
     case: InferenceCase
     liar: str = ""
@@ -266,7 +264,6 @@ class InferenceCast(Cast):
             await self.lines[own].close()
 
     def link(self, own: str, session: bytes) -> Link:
-        """A new one of ours to the live party."""
         return Link(own, self.live, session, Traffic(), self.kinds(own))
 
     async def _say(self, link: Link, said: Saying) -> None:
@@ -283,7 +280,6 @@ class InferenceCast(Cast):
         return bool(observed.reproach) or (bool(self.involved) and self.involved <= self.done)
 
     async def _dismiss(self) -> None:
-        """Let the live party end what it has not ended."""
         abort = Saying(Abort(code=Code.LEFT, detail="the next test begins another session", culprit=""), round=0)
         left = self.involved - self.done
         for (own, session), link in self._links.items():
@@ -308,7 +304,6 @@ class OwnerAndDealer(OneSession):
         """Not before the live one."""
 
     def follow(self, order: OrderRandomness, session: bytes) -> None:
-        """Let ours in this session order the same, and expect no corrections."""
         for owner in self.shells:
             if owner.machine.session == session:
                 owner.order(order.requests, [0] * order.count)

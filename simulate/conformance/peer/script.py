@@ -39,8 +39,6 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Saying:
-    """A message of ours on its way to the live party."""
-
     message: Message
     round: int
     payload: Frame | None = field(default=None, repr=False)
@@ -155,7 +153,6 @@ def pickled(kind: type[Message]) -> Lie:
 
 
 def repeated(kind: type[Message], times: int = 2) -> Lie:
-    """Says a message of this kind several times, correctly numbered."""
     return instead(kind, lambda stage, said: [said] * times)
 
 
@@ -200,11 +197,9 @@ class PeerVerdicts(Result, frozen=True, kw_only=True, tag="tacit.peer.2"):
 
     @property
     def failed(self) -> list[PeerVerdict]:
-        """Verdicts in which something else was seen."""
         return [verdict for verdict in self.cases if not verdict.passed]
 
     def view(self) -> Iterator[Table | str]:
-        """All cases, and how many there are."""
         yield Table(
             columns=(Column("case"), Column("expected", prose), Column("seen", prose), Column("verdict")),
             rows=[(one.case, one.expected, one.seen, "passed" if one.passed else "FAILED") for one in self.cases],
