@@ -27,7 +27,6 @@ primitives.crypto_scalarmult_base = lru_cache(1 << 14)(nacl.bindings.crypto_scal
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What tests with a real model ask for (marker real)."""
     parser.addoption("--checkpoint", help="weights of timm's vit_small_patch14_dinov2")
     parser.addoption("--pictures", help="a folder of 20 pictures or more, .png or .jpg")
     parser.addoption("--crops", type=int, default=200, help="how many parts of them are asked about")

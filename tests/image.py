@@ -28,7 +28,6 @@ SECONDS: Final = 1800.0
 
 
 def engine() -> str | None:
-    """A container engine that answers and has compose."""
     for name in ("docker", "podman"):
         asked = ([name, "info"], [name, "compose", "version"])
         if shutil.which(name) and not any(subprocess.run(one, capture_output=True).returncode for one in asked):
@@ -42,7 +41,6 @@ def run(*words: str | Path, **environment: str) -> None:
 
 
 def with_engine(name: str, index: str | None) -> None:
-    """Build, run, and weigh."""
     argument = () if index is None else ("--build-arg", f"TORCH_INDEX={index}")
     run(name, "build", *argument, "-f", CONTAINERFILE, "-t", "tacit", ".")
     try:
@@ -57,13 +55,11 @@ def with_engine(name: str, index: str | None) -> None:
 
 
 def steps() -> list[str]:
-    """What Containerfile runs."""
     text = CONTAINERFILE.read_text(encoding="utf-8").replace("\\\n", " ")
     return re.findall(r"^RUN (.*)$", text, re.M)
 
 
 def without_engine(index: str | None, folder: Path) -> None:
-    """Run the steps, then a first round of all parties."""
     venv.create(folder / "venv", with_pip=True)
     path = f"{folder / 'venv' / 'bin'}:/usr/bin:/bin"
     (default,) = re.findall(r"^ARG TORCH_INDEX=(.*)$", CONTAINERFILE.read_text(encoding="utf-8"), re.M)

@@ -10,7 +10,6 @@ PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *DOC
 
 
 def links(page: Path) -> list[Path]:
-    """What the page links to within the repository."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     targets = re.findall(r"\]\((?!https?:|mailto:)([^)#\s]+)(?:#[^)\s]*)?\)", text)
     return [(page.parent / target).resolve() for target in targets]

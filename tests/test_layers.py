@@ -118,7 +118,6 @@ def layer(path: Path) -> str:
 
 
 def modules() -> dict[str, Path]:
-    """Every module by its name."""
     found = {}
     for folder in MAY_IMPORT:
         for path in sources(folder):
@@ -189,7 +188,6 @@ def test_light_modules_stay_light(module: str, forbidden: set[str]) -> None:
 
 
 def loaded_after(code: str) -> set[str]:
-    """Modules that are loaded when a program has run this."""
     program = f"{code}\nimport sys\nprint(*sys.modules, sep='\\n')"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return set(run.stdout.split())

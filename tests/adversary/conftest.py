@@ -112,7 +112,6 @@ class DeceivedFederation(MemoryFederation):
 
     @property
     def victim_ended(self) -> Ended:
-        """How the victim's session ended."""
         found = self.ended(VICTIM)
         assert found is not None
         return found
@@ -157,8 +156,6 @@ def deceived() -> Callable[..., DeceivedFederation]:
 
 
 class Touch:
-    """Whoever unpickles it creates a file."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -198,7 +195,6 @@ class LyingServer:
         return []
 
     def say(self, name: str, message: Message) -> list[Message]:
-        """Tell a client something; returns what it answers."""
         self._heard = []
         self.run.deliver(Delivery(self.run.agreement.server, name, message, None))
         self.run.advance()
@@ -384,7 +380,6 @@ class _Lie:
 
 @pytest.fixture(scope="session")
 def sums() -> type[Sums]:
-    """What the tests of lying servers share."""
     return Sums
 
 
@@ -425,5 +420,4 @@ class Cheats:
 
 @pytest.fixture(scope="session")
 def cheats() -> type[Cheats]:
-    """What the tests of lying clients share."""
     return Cheats

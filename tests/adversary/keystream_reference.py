@@ -58,7 +58,6 @@ def round_keys(key: bytes) -> list[bytes]:
 
 
 def encrypt_block(keys: list[bytes], block: bytes) -> bytes:
-    """Cipher of one block (FIPS 197, section 5.1)."""
     state = _xor(block, keys[0])
     for number in range(1, _ROUNDS + 1):
         substituted = state.translate(_SUBSTITUTE)
@@ -78,7 +77,6 @@ def counter_stream(key: bytes, first: int, length: int) -> bytes:
 
 
 def hkdf(secret: bytes, *, salt: bytes, info: bytes, length: int = 32) -> bytes:
-    """HKDF-SHA256 (RFC 5869, section 2)."""
     key, output, block = hmac.digest(salt, secret, "sha256"), b"", b""
     for number in range(1, -(-length // 32) + 1):
         block = hmac.digest(key, block + info + bytes([number]), "sha256")
@@ -108,7 +106,6 @@ def x25519(private: bytes, public: bytes) -> bytes:
 
 
 def public_key(private: bytes) -> bytes:
-    """The X25519 public key."""
     return x25519(private, (9).to_bytes(32, "little"))
 
 
@@ -118,7 +115,6 @@ def framed(*parts: bytes) -> bytes:
 
 
 def commitment(context: bytes, seed: bytes) -> bytes:
-    """What a client says of its self-mask seed."""
     return sha256(framed(b"tacit/1 commitment to the self-mask seed", context, seed)).digest()
 
 
@@ -128,7 +124,6 @@ def sharing_digest(context: bytes, adverts: bytes, sharers: bytes) -> bytes:
 
 
 def self_mask_seed(seed: bytes, sharing: bytes) -> bytes:
-    """What a self mask is expanded from."""
     return hkdf(seed, salt=sharing, info=framed(b"tacit/1 self mask seed", b""))
 
 
@@ -149,7 +144,6 @@ def mask_words(seed: bytes, usage: bytes, count: int, bits: int, *, start: int =
 
 
 def _mix(column: bytes) -> bytes:
-    """MixColumns (FIPS 197, section 5.1.3)."""
     return bytes(
         _TIMES_2[column[row]] ^ _TIMES_3[column[row - 3]] ^ column[row - 2] ^ column[row - 1] for row in range(4)
     )

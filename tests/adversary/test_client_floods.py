@@ -44,7 +44,6 @@ class Member:
     link: Link = field(init=False)
 
     async def join(self) -> None:
-        """Say hello and wait until the round has begun."""
         hello = Hello(roster=self.federation.roster.hash)
         await self.socket.send_multipart(Link(CHEAT, "server", NO_SESSION, Traffic(), MESSAGES).frames(hello, round=0))
         while True:
@@ -175,7 +174,6 @@ CONNECTIONS = 100
 
 
 async def dangling(address: str, start: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A TCP connection on which only this much was said."""
     host, port = address.removeprefix("tcp://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(start)
@@ -183,7 +181,6 @@ async def dangling(address: str, start: bytes) -> tuple[asyncio.StreamReader, as
 
 
 async def ended(reader: asyncio.StreamReader) -> None:
-    """Wait until the server closes the connection."""
     async with asyncio.timeout(60):
         with contextlib.suppress(ConnectionResetError):
             while await reader.read(1000):

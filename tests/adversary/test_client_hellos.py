@@ -23,7 +23,6 @@ def test_five_hundred_hellos_in_every_phase_are_answered_a_few_times() -> None:
     flooding = True
 
     def hook(parcel: Parcel) -> list[Parcel]:
-        """The cheat says nothing but hello, whatever it hears."""
         if CHEAT not in (parcel.sender, parcel.receiver) or not flooding or parcel.kind == "hello":
             return [parcel]
         return []

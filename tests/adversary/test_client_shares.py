@@ -37,12 +37,10 @@ def flipped(data: bytes, place: int) -> bytes:
 
 
 def keys_digest(run: MemorySum) -> bytes:
-    """What c1 was told the digest of all keys is."""
     return next(d.message.digest for d in run.log if d.receiver == CHEAT and isinstance(d.message, PeerKeys))
 
 
 def resigned(run: MemorySum, message: ShareKeys, **changes: bytes) -> ShareKeys:
-    """Other content, rightly signed."""
     changed = msgspec.structs.replace(message, **changes)
     if not run.agreement.active:
         return changed
@@ -84,8 +82,6 @@ def test_packets_of_another_length(surplus: int, active: bool, summed: ExactSum,
 
 
 def sharing_others(*, key: bool = False, seed: bool = False) -> Change:
-    """Good shares of other secrets than those committed to."""
-
     def change(run: MemorySum, message: ShareKeys) -> ShareKeys:
         client = run.clients[CHEAT].data
         packets, _ = seal_shares(
@@ -240,8 +236,6 @@ def test_bad_returns_exclude_the_holder(audit: Audit, summed: ExactSum, cheats: 
 
 
 def overwritten(place: int, share: bytes) -> Callable[[MemorySum, UnmaskShares], UnmaskShares]:
-    """The share of the owner at this place is replaced."""
-
     def change(run: MemorySum, message: UnmaskShares) -> UnmaskShares:
         low = place * SHARE_BYTES
         return msgspec.structs.replace(

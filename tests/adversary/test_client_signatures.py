@@ -34,8 +34,6 @@ def flipped(data: bytes, place: int) -> bytes:
 
 
 def advertising(**keys: Callable[[MemorySum, AdvertiseKeys], bytes]) -> Change:
-    """Other keys, rightly signed."""
-
     def change(run: MemorySum, message: AdvertiseKeys) -> AdvertiseKeys:
         chosen = {"channel_key": message.channel_key, "mask_key": message.mask_key, "choices": message.choices}
         chosen |= {field: key(run, message) for field, key in keys.items()}

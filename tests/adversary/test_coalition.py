@@ -91,7 +91,6 @@ def test_the_threshold_of_holders_and_the_server_know_the_vector(active: bool) -
 
 
 def unmasked(run: MemorySum, mask_key: AgreementKey | None, seed: bytes | None) -> npt.NDArray[Any]:
-    """What c0 sent without the masks that these secrets give."""
     run.advance()
     agreement = run.agreement
     told = next(d.message for d in run.log if isinstance(d.message, PeerKeys) and d.receiver == VICTIM)

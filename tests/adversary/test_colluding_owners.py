@@ -103,8 +103,6 @@ def copies(index: int, label: int | None = None) -> Features:
 
 @dataclass
 class Played:
-    """Rounds on shares."""
-
     owners: int
     plan: Plan
     common: list[AdapterParameters] = field(default_factory=list)
@@ -136,7 +134,6 @@ class Played:
         return seen
 
     def sums(self, rounds: int) -> list[HeadGradient]:
-        """What the colluders work out of the sums."""
         return [
             gradient_between(
                 self.common[number - 1],
@@ -149,7 +146,6 @@ class Played:
         ]
 
     def clear(self, rounds: int) -> list[HeadGradient]:
-        """The same of the same rounds with no shares."""
         found = []
         for number in range(1, rounds + 1):
             there = pooled([batch for batch in self.plan(number) if batch is not None])
@@ -168,8 +164,6 @@ class Played:
 
 @dataclass(frozen=True)
 class Score:
-    """Of features that were found, against the true ones."""
-
     cosine: float
     error: float
     """Relative, the mean over the images."""
@@ -206,7 +200,6 @@ VICTIM = np.sort(np.random.default_rng(7).permutation(300)[:BATCH])
 
 
 def sixteen() -> Features:
-    """In the order of their labels."""
     batch = digits().learned.part(VICTIM)
     return batch.part(np.argsort(batch.labels.numpy(), kind="stable"))
 
@@ -216,7 +209,6 @@ def victim_of_copies(owners: int, rounds: int) -> Played:
 
 
 def read_copies(played: Played, rounds: int) -> tuple[Score, Score, Score]:
-    """On shares, in the clear, blind."""
     true, label = digits().features(copies(5).part(np.array([0]))), torch.zeros(1)
     found = [feature_of_copies(of(rounds))[None] for of in (played.sums, played.clear)]
     return scored(found[0], true, label), scored(found[1], true, label), blind(true, label)
@@ -261,7 +253,6 @@ def readers(owners: int, *, alone: bool) -> Plan:
 
 
 def asked(owners: int, number: int) -> list[int]:
-    """The images that colluders bring to a round."""
     return [300 + (owners - 1) * (number - 1) + place for place in range(owners - 1)]
 
 

@@ -446,8 +446,6 @@ Request = Callable[[dict[int, bytes], UnmaskRequest], UnmaskRequest]
 
 
 def answering(*owners: int, change: Callable[[bytes], bytes] = bytes) -> Request:
-    """What these owners answered, or something else."""
-
     def made(answered: dict[int, bytes], request: UnmaskRequest) -> UnmaskRequest:
         shares = b"".join(answered.get(owner, bytes(BOTH_BYTES)) for owner in owners)
         return msgspec.structs.replace(request, answered=encode_members(owners, 5), answers=change(shares))

@@ -39,7 +39,6 @@ def learner(configuration: Configuration, **options: Any) -> Learner:
 
 
 def fishes(federation: Any) -> dict[str, Any]:
-    """With the bundled vision transformer."""
     federation.keeper = Keeper(federation.configuration, fishing(federation.keeper.model, 1))
     return {}
 
@@ -86,7 +85,6 @@ async def test_a_crafted_model_is_refused_by_name(
 
 @pytest.mark.asyncio
 async def test_whose_owner_switches_the_tripwire_off_trains(federation: Any) -> None:
-    """No word of the server does."""
     fishes(federation)
     server = await federation.serve(rounds=1)
     make = {"make": lambda configuration: learner(configuration, tripwire=False)}

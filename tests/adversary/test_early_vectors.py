@@ -25,7 +25,6 @@ modes = cases("active", [True, False])
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 16 words of four bytes."""
     monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 64)
 
 

@@ -63,7 +63,6 @@ def flip(data: bytes, at: int) -> bytes:
 
 
 def tell(run: MemoryGroupKey, kind: str, lie: Callable[[Message], Message], to: str = "c0") -> MemoryGroupKey:
-    """Let the server say something else to one member."""
     run.say_instead(kind, RELAY, lambda told: [lie(told.message) if told.receiver == to else told.message])
     return run
 

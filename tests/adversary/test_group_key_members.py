@@ -35,7 +35,6 @@ def remake(message: Message, **fields: Any) -> Any:
 
 
 def failed(run: MemoryGroupKey, code: Code, culprit: str) -> None:
-    """The relay named this member."""
     assert [(failed.code, failed.culprits) for failed in run.outcome(KeyFailed)] == [(code, (culprit,))]
 
 
@@ -91,15 +90,12 @@ def other_contribution(transcript: Transcript, channel: AgreementKey, signing: S
 
 
 def unopenable(transcript: Transcript, channel: AgreementKey, signing: SigningKey) -> bytes:
-    """c1's packet for c2, signed, with noise in it."""
     place = [member.to_bytes(2, "little") for member in (1, 2)]
     noise = bytes(SEALED_BYTES)
     return noise + signing.sign(KeyLabel.SIGN_CONTRIBUTION, transcript.digest, *place, noise)
 
 
 def cheat(run: MemoryGroupKey, wrong: Wrong) -> None:
-    """c1 sends c2 something wrong."""
-
     def say(delivery: Delivery) -> list[Message]:
         c1 = run.members["c1"]
         packet = wrong(c1.data.transcript, c1.data.channel, run.signing["c1"])
@@ -110,7 +106,6 @@ def cheat(run: MemoryGroupKey, wrong: Wrong) -> None:
 
 
 def wrong_confirmation(run: MemoryGroupKey, name: str) -> ConfirmKey:
-    """A signed confirmation of another key."""
     record = run.relay.data.confirmation(b"another", run.signing[name], run.agreement.places[name])
     return ConfirmKey(epoch=0, tag=record[:32], signature=record[32:])
 

@@ -307,7 +307,6 @@ def attempt_of(one: MemoryFederation) -> Any:
 
 
 def other_contribution(one: MemoryFederation, parcel: Parcel) -> Any:
-    """Signed, for client-1, and another than it committed to."""
     member = attempt_of(one)
     packet = member.data.transcript.packet(member.data.channel, one.signing[CLIENT], bytes(32), owner=0, holder=1)
     said: Any = parcel.message
@@ -315,7 +314,6 @@ def other_contribution(one: MemoryFederation, parcel: Parcel) -> Any:
 
 
 def noise(one: MemoryFederation, parcel: Parcel) -> Any:
-    """Signed, for client-1, and unreadable."""
     place = [place.to_bytes(2, "little") for place in (0, 1)]
     sealed = bytes(SEALED_BYTES)
     signature = one.signing[CLIENT].sign(
@@ -326,7 +324,6 @@ def noise(one: MemoryFederation, parcel: Parcel) -> Any:
 
 
 def other_confirmation(one: MemoryFederation, parcel: Parcel) -> Any:
-    """Signed, of another key."""
     record = attempt_of(one).data.transcript.confirmation(b"another", one.signing[CLIENT], 0)
     return ConfirmKey(epoch=0, tag=record[:32], signature=record[32:])
 

@@ -58,7 +58,6 @@ class Regression(MemoryFederation):
         return found
 
     def update(self, name: str, model: Floats) -> tuple[Floats, int]:
-        """The values that a client contributes, and its weight."""
         if self.configuration.scheme == "fedsgd":
             return self.gradient(name, model), 1
         trained = model.copy()
@@ -103,7 +102,6 @@ class Regression(MemoryFederation):
         self.hook = hook
 
     def difference(self) -> tuple[Floats, int]:
-        """Values and weight in the first sum less the second."""
         first, second = self.outcome(RoundDone)[:2]
         packing = self.configuration.packing()
         words = first.total.copy()

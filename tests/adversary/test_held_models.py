@@ -34,7 +34,6 @@ def told_of(model: bytes, *, round: int = 2) -> MemoryFederation:
 
 
 def asked(one: MemoryFederation) -> list[int]:
-    """The rounds in which the victim asked for a model."""
     return [
         parcel.packet.envelope.round for parcel in one.log if (parcel.sender, parcel.packet.kind) == (VICTIM, Fetch)
     ]

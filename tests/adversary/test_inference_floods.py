@@ -34,7 +34,6 @@ def noise(receiver: str) -> Flood:
 
 
 def material(run: world.MemoryInference, number: int) -> Parcel:
-    """Each in another session: it names them itself."""
     message = DealerHello(
         roster=run.roster.hash, peer=world.MODEL_OWNER, terms=bytes(32), contribution=number.to_bytes(32, "little")
     )

@@ -63,7 +63,6 @@ def learner(configuration: Configuration, samples: int) -> Learner:
 
 
 def private(model: bytes, keeper: Keeper) -> dict[str, Any]:
-    """The tensors of the first two convolutions."""
     parts = keeper.layout.split(np.frombuffer(model, "<f4"))
     return {name: part for name, part in parts.items() if name.removeprefix("network.").startswith(("conv1", "conv2"))}
 

@@ -39,7 +39,6 @@ async def test_who_comes_too_late_for_an_agreement(protected: Callable[..., Any]
     public, hello = federation.keys["server"].curve_public, Hello(roster=federation.roster.hash)
 
     async def greet(name: str, socket: Any) -> Link:
-        """Its link in the session, which it is welcomed to."""
         first = Link(name, "server", NO_SESSION, Traffic(), MESSAGES)
         await socket.send_multipart(first.frames(hello, round=0))
         async with asyncio.timeout(federation.seconds):

@@ -22,13 +22,11 @@ MANY = 60
 
 
 def descriptors() -> int:
-    """How many file descriptors this process has open."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @contextlib.asynccontextmanager
 async def served(keys: Keys, roster: Roster) -> AsyncIterator[tuple[ServerEndpoint, asyncio.Queue]]:
-    """A server that reads all the time, and the events of it."""
     events: asyncio.Queue = asyncio.Queue()
 
     async def read() -> None:
@@ -50,8 +48,6 @@ def iter_now(events: asyncio.Queue) -> Iterator[object]:
 
 
 class Dealers:
-    """Raw sockets of a member, and what their monitors say."""
-
     def __init__(self, address: str, keys: Keys, name: str) -> None:
         self.context = zmq.asyncio.Context()
         self._address, self._keys, self._name = address, keys, name

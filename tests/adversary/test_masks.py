@@ -35,7 +35,6 @@ pytestmark = pytest.mark.threat("server/curious-log")
 
 @pytest.fixture
 def reference(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The independent implementation."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     import keystream_reference
 

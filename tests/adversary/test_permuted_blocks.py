@@ -58,8 +58,6 @@ class Victim:
 
 @dataclass(frozen=True)
 class Told:
-    """Rows in an order that was drawn for them alone."""
-
     rows: torch.Tensor
     secret: torch.Tensor
     """What stands in every row, by its number."""

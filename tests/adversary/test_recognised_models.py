@@ -42,7 +42,6 @@ def noisy(model: Any, amount: float, seed: int) -> Any:
 
 
 def terms(model: Any, seed: int) -> PublicModel:
-    """Calibrated on images of one's own."""
     images = torch.randn(48, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
     return fitted_model(convert(model, STOCK), images, margin=1.5).public
 

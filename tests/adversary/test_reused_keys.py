@@ -35,7 +35,6 @@ class RepeatedKeys(Streams):
         self._former, self._repeated = Streams(former), dict[str, Entropy]()
 
     def of(self, name: str) -> Entropy:
-        """Every client's stream; a client begins with its keys."""
         return self._repeated.setdefault(name, self._mixed(self._former.of(name), super().of(name)))
 
     @staticmethod

@@ -67,7 +67,6 @@ def test_a_policy_may_refuse_other_keys_of_the_server() -> None:
 @pytest.mark.threat("stranger/steals-server-key")
 @pytest.mark.asyncio
 async def test_a_link_goes_by_the_new_key_alone(keys: dict[str, PartyKeys], roster: Roster, tmp_path: Path) -> None:
-    """The tokens by which copies are noticed go on with it."""
     new = generate("server")
     later = replace(new.member("server"), previous=roster.server.signing_keys)
     renewed = Roster(tuple(later if one is roster.server else one for one in roster.members))

@@ -40,7 +40,6 @@ each_kind = cases("kind", KINDS)
 
 @pytest.fixture
 def masks(monkeypatch: pytest.MonkeyPatch) -> list[list[Mask]]:
-    """The masks of every vector, as clients put them on."""
     found: list[list[Mask]] = []
 
     def recording(words: Any, masks: Sequence[Mask], ring: Any, *, start: int = 0) -> None:

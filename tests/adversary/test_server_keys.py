@@ -33,7 +33,6 @@ def flipped(data: bytes) -> bytes:
 
 
 def sent(run: MemorySum) -> dict[int, Advert]:
-    """What the members advertised."""
     found = {run.agreement.places[d.sender]: d.message for d in run.log if isinstance(d.message, AdvertiseKeys)}
     return {
         member: Advert(message.channel_key, message.mask_key, message.choices, message.signature)
@@ -42,7 +41,6 @@ def sent(run: MemorySum) -> dict[int, Advert]:
 
 
 def listing(run: MemorySum, adverts: dict[int, Advert]) -> PeerKeys:
-    """A list of keys that is consistent in itself."""
     everybody = bitmap(*adverts)
     return PeerKeys(
         advertised=everybody,
@@ -80,7 +78,6 @@ def made_by_the_server(run: MemorySum, message: PeerKeys) -> PeerKeys:
 
 
 def says(**fields: Callable[[Any], bytes]) -> Change:
-    """Fields replaced by a function of the honest message."""
     return lambda run, message: msgspec.structs.replace(
         message, **{name: change(message) for name, change in fields.items()}
     )

@@ -35,7 +35,6 @@ def bitmap(*members: int) -> bytes:
 
 
 def says(**values: bytes) -> Change:
-    """Fields replaced by these values."""
     return lambda run, message: msgspec.structs.replace(message, **values)
 
 
@@ -44,8 +43,6 @@ def longer(field: str) -> Change:
 
 
 def sharing(*members: int) -> Change:
-    """As if only these had shared, consistently."""
-
     def change(run: MemorySum, message: PeerShares) -> PeerShares:
         packets = [message.packets[member * PACKET_BYTES : (member + 1) * PACKET_BYTES] for member in members]
         signed = run.agreement.split_signatures(message.signatures, decode_members(message.owners, CLIENTS))

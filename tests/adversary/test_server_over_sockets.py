@@ -42,8 +42,6 @@ VICTIM = "client-4"
 
 @dataclass(frozen=True)
 class Saying:
-    """A message of the server on its way to a client."""
-
     to: str
     message: Message
     round: int
@@ -91,7 +89,6 @@ class CheatingServer:
         )
 
     def join(self, *names: str) -> None:
-        """Start these clients."""
         for name in names:
 
             def note(round: int, update: Update, name: str = name) -> None:
@@ -100,7 +97,6 @@ class CheatingServer:
             self.clients[name] = self.federation.join(name, on_update=note)
 
     async def listen(self, until: Callable[[], bool]) -> None:
-        """Take part in the protocol until the condition holds."""
         async with asyncio.timeout(self.federation.seconds):
             while not until():
                 event = await self.endpoint.receive()
@@ -189,8 +185,6 @@ UNREFUSED = to_victim(Abort, lambda said: [] if said.round else [said])
 
 
 def all_of(*lies: Lie) -> Lie:
-    """One lie after the other."""
-
     def lie(said: Saying) -> Sequence[Saying]:
         sayings: Sequence[Saying] = [said]
         for each in lies:
@@ -201,7 +195,6 @@ def all_of(*lies: Lie) -> Lie:
 
 
 def configured(federation: Any, **changes: Any) -> Lie:
-    """Another configuration for the victim."""
     encoded = encode_structure(structs.replace(federation.configuration, **changes))
     return to_victim(Welcome, lambda said: [said.changed(configuration=encoded)])
 

@@ -48,7 +48,6 @@ def bitmap(*members: int) -> bytes:
 
 
 def sent(one: Any, kind: type[Message]) -> set[str]:
-    """Who sent a message of that kind."""
     return {parcel.sender for parcel in one.log if parcel.packet.kind is kind}
 
 
@@ -101,7 +100,6 @@ def test_a_configuration_below_the_policy_or_not_right_ends_the_session(deceived
 @pytest.mark.threat("server/threshold-below-floor")
 @cases(("mode", "floor"), [("active", 4), ("semi-honest", 3)])
 def test_every_threshold_below_the_rule_is_refused_by_everybody(deceived: Deceived, mode: str, floor: int) -> None:
-    """All thresholds, for a cohort of five."""
     for threshold in range(1, CLIENTS + 2):
         one = deceived(mode=mode, threshold=threshold)
         one.run()

@@ -47,8 +47,6 @@ def spoken(run: MemorySum, sender: str, kind: type[Any]) -> Any:
 
 
 def former(**changes: Any) -> Former:
-    """A sum of the same members that was computed before."""
-
     def hold(run: MemorySum) -> MemorySum:
         other = MemorySum(replace(run.agreement, **changes), run.signing, run.vectors, run.streams)
         other.run()
@@ -99,7 +97,6 @@ def test_replayed_adverts(name: str, sums: Any) -> None:
 
 
 def split(run: MemorySum, message: ShareKeys | PeerShares) -> dict[int, tuple[bytes, bytes]]:
-    """Packets and their signatures."""
     signatures = run.agreement.split_signatures(message.signatures, range(CLIENTS))
     packets = split_records(message.packets, PACKET_BYTES, range(CLIENTS))
     return {member: (packets[member], signatures[member]) for member in range(CLIENTS)}
@@ -110,7 +107,6 @@ def packet(run: MemorySum, owner: int, holder: int) -> tuple[bytes, bytes]:
 
 
 def with_packets(run: MemorySum, message: PeerShares, packets: dict[int, tuple[bytes, bytes]]) -> PeerShares:
-    """These packets in the places of these owners."""
     changed = (split(run, message) | packets).values()
     packed, signatures = (b"".join(parts) for parts in zip(*changed, strict=True))
     return msgspec.structs.replace(message, packets=packed, signatures=signatures)
@@ -131,7 +127,6 @@ def same(run: MemorySum) -> MemorySum:
 
 
 def as_another(run: MemorySum, message: PeerShares) -> PeerShares:
-    """c1's packet for the victim in the place of c2's."""
     return with_packets(run, message, {2: packet(run, 1, 0)})
 
 
@@ -141,8 +136,6 @@ def turned_round(run: MemorySum, message: PeerShares) -> PeerShares:
 
 
 def bent(owner: int, place: int) -> Change:
-    """One bit of a packet is flipped."""
-
     def change(run: MemorySum, message: PeerShares) -> PeerShares:
         data, signature = packet(run, owner, 0)
         spoilt = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]

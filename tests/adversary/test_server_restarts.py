@@ -306,7 +306,6 @@ def test_a_round_repeated_without_the_victim_gives_its_update_as_a_difference(de
 
 @pytest.mark.threat("server/subtraction")
 def test_a_sum_of_fewer_than_the_smallest_cohort_is_never_opened(deceived: Deceived) -> None:
-    """Repeated without three of five, a round has no sum."""
     one = deceived()
     one.run()
     one.start_server()

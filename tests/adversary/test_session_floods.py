@@ -100,8 +100,6 @@ SITUATIONS = {"in a round": in_round, "before one": gathering}
 
 @dataclass
 class Flooded:
-    """What a flood leads to."""
-
     begun: int
     """Bytes of what the server holds after the first messages."""
     size: int
@@ -113,7 +111,6 @@ class Flooded:
 
 
 def flooded(messages: Iterator[Parcel], one: MemoryFederation) -> Flooded:
-    """Let all of these come while the others train."""
     said, parcels = len(one.outputs), list(messages)
     told = sum(parcel.receiver == CHEAT for parcel in one.log)
     for number, parcel in enumerate(parcels):
@@ -128,7 +125,6 @@ def flooded(messages: Iterator[Parcel], one: MemoryFederation) -> Flooded:
 
 
 def finished(one: MemoryFederation) -> tuple[RoundDone, float]:
-    """The round, and when it was over."""
     one.settle()
     (done,) = one.outcome(RoundDone)
     np.testing.assert_array_equal(done.total, one.plain_sum(done))

@@ -23,8 +23,6 @@ VICTIM = "client-0"
 
 
 class Three(Policy, frozen=True):
-    """A budget of three rounds."""
-
     def cost(self, configuration: Configuration) -> float:
         return 1.0
 
@@ -135,7 +133,6 @@ def test_where_nobody_knows_the_owner_is_asked() -> None:
 
 
 def renewed(one: MemoryFederation, name: str) -> None:
-    """The victim gets other keys, and this name."""
     key = SigningKey(bytes(range(32)))
     former = one.roster.member(VICTIM)
     member = replace(former, name=name, signing_public=key.public, previous=(former.signing_public,))

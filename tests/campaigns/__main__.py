@@ -10,7 +10,6 @@ from tests.campaigns.defects import DEFECTS
 
 
 def main() -> None:
-    """Hold the runs, and tell what became of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("campaign", choices=CAMPAIGNS)
     parser.add_argument("--seed", type=int, default=0, help="of the first run")

@@ -73,8 +73,6 @@ class RuleBroken(Exception):
 
 
 class WatchedDisk(SimulatedDisk):
-    """A disk that is looked at before every operation."""
-
     def __init__(self, look: Callable[[SimulatedDisk], None]) -> None:
         super().__init__()
         self._look = look
@@ -123,7 +121,6 @@ class DisturbedFederation(MemoryFederation):
             self._start_again(party)
 
     def check_ends(self) -> None:
-        """After the run."""
         for name, client in self.clients.items():
             self._require(client.state is TrainingState.ENDED, f"{name} does not end, in {client.state.name}")
         self._require(self.clients.keys() == {*self.roster.clients}, "a client that was killed is not started again")
@@ -208,7 +205,6 @@ class DisturbedFederation(MemoryFederation):
         return flat.tobytes(), int(metadata["round"])
 
     def _cut(self) -> None:
-        """The link of a client is down for a while."""
         name = self._random.choice(self.roster.clients)
         if name not in self.clients or SERVER in self.dead or name in self.network.cut:
             return

@@ -28,7 +28,6 @@ def journal_too_late() -> Iterator[None]:
 
 
 def not_synchronised(which: Callable[[Path], bool]) -> Callable[[], AbstractContextManager[Any]]:
-    """Files or folders are not synchronised."""
     synchronise = SimulatedDisk.synchronise
 
     def some(self: SimulatedDisk, path: Path) -> None:
@@ -39,8 +38,6 @@ def not_synchronised(which: Callable[[Path], bool]) -> Callable[[], AbstractCont
 
 
 def model_in_place() -> AbstractContextManager[Any]:
-    """A model is written over the former one."""
-
     def write(path: Path, content: bytes, files: FileSystem = FILES) -> None:
         files.write(path, content)
         files.synchronise(path)

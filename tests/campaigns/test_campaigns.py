@@ -61,7 +61,6 @@ def test_the_command_of_a_failure_repeats_it() -> None:
 
 
 def test_a_run_is_a_function_of_its_seed() -> None:
-    """Also in a process that orders its sets otherwise."""
     command = [sys.executable, "-m", "tests.campaigns", "broken-links", "--seed", "3"]
     hashes = os.environ | {"PYTHONHASHSEED": "1"}
     shown = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, env=hashes).stdout

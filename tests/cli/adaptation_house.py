@@ -62,7 +62,6 @@ class AdaptationHouse:
         assert done.exit_code == 0, done.output
 
     def roster(self, *names: str, of: Sequence[str] = tuple(ROLES)) -> None:
-        """Make a roster of these, and give it to those."""
         made = self.path / "roster.toml"
         made.unlink(missing_ok=True)
         self.command("roster", "make", "--out", made, *(self.path / name / f"{name}.card" for name in names))
@@ -70,7 +69,6 @@ class AdaptationHouse:
             (self.path / name / "roster.toml").write_bytes(made.read_bytes())
 
     def write(self, name: str, sections: Mapping[str, Mapping[str, Any]], **keys: Any) -> Path:
-        """Write the file of a party."""
         path = self.path / name / "party.toml"
         lines = [f"{key} = {json.dumps(value)}" for key, value in {"role": ROLES[name], "key": f"{name}.key"}.items()]
         lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
@@ -91,11 +89,9 @@ class AdaptationHouse:
         return 2 * adapter + 2 * 8 + 2 + 4
 
     def inference_dealer(self) -> Path:
-        """Of a dealer that sums nothing."""
         return self.write("dealer", {}, bind=self.at("dealer"))
 
     def predictor(self, name: str, images: Path, **keys: Any) -> Path:
-        """Of a data owner that asks with what it has learned."""
         given = {"model_owner": self.at("owner"), "dealer": self.at("dealer"), "images": str(images), "batch": BATCH}
         return self.write(name, {"adaptation": {"purpose": "prediction"}}, **given, **keys)
 
@@ -144,7 +140,6 @@ class AdaptationHouse:
 
 
 def complaint(process: Process, status: int, pattern: str) -> None:
-    """It ends with this status, and one line that says this."""
     assert process.end() == status, process.everything
     (line,) = process.complained
     assert re.search(pattern, line), line

@@ -50,7 +50,6 @@ Show = Callable[[Event], None]
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An .npz file with 60 + 12 images of 8 x 8 pixels."""
     generator = np.random.default_rng(1)
     path = tmp_path_factory.mktemp("data") / "images.npz"
     arrays = {}

@@ -90,7 +90,6 @@ class Process:
 
     @classmethod
     def of(cls, command: Sequence[str], folder: Path) -> Process:
-        """A process of this command."""
         return cls(
             subprocess.Popen(
                 command,
@@ -121,7 +120,6 @@ class Process:
             ended += self._lines.get(timeout=PATIENCE) is None
 
     def end(self) -> int:
-        """Wait for its end; its exit status."""
         status = self.process.wait(PATIENCE)
         for reader in self._readers:
             reader.join(PATIENCE)
@@ -158,7 +156,6 @@ class Hosts:
             self.client(name)
 
     def make_roster(self, *names: str, out: str = "roster.toml") -> None:
-        """Make a roster, and give it to everybody in it."""
         made = self.path / out
         made.unlink(missing_ok=True)
         self.command("", "roster", "make", "--out", str(made), *(str(self.path / f"{name}.card") for name in names))
@@ -167,7 +164,6 @@ class Hosts:
                 (self.path / name / "roster.toml").write_bytes(made.read_bytes())
 
     def party(self, name: str, text: str) -> Path:
-        """Write the file of a party."""
         role = "server" if name == "server" else "client"
         path = self.path / name / "party.toml"
         path.write_text(f'role = "{role}"\nkey = "{name}.key"\n{text}')
@@ -176,7 +172,6 @@ class Hosts:
     def client(
         self, name: str, *, connect: str = "", more: str = "", source: str = "own.npz", sections: str = ""
     ) -> Path:
-        """Write the file of a client."""
         connect = connect or f"tcp://127.0.0.1:{self.port}"
         classes = ", ".join(f'"{one}"' for one in CLASSES)
         data = f'[data]\nsource = "{source}"\nclasses = [{classes}]\n'
@@ -185,19 +180,16 @@ class Hosts:
     def experiment(
         self, *, rounds: int = 2, clients: int | str = 3, epochs: int = 1, max_weight: int = 100, more: str = ""
     ) -> Path:
-        """Write an experiment onto the server's host."""
         path = self.path / "server" / "experiment.toml"
         path.write_text(EXPERIMENT.format(rounds=rounds, clients=clients, epochs=epochs, max_weight=max_weight))
         return path
 
     def start(self, name: str, *arguments: str) -> Process:
-        """Start a command on the host of this name."""
         process = Process(warm.start(arguments, self.path / name))
         self._running.append(process)
         return process
 
     def run(self, name: str, *arguments: str) -> Process:
-        """Run a command there to its end."""
         process = self.start(name, *arguments)
         process.end()
         return process
@@ -208,7 +200,6 @@ class Hosts:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def stop(self) -> None:
-        """Kill whoever is left."""
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.process.pid, signal.SIGKILL)
@@ -217,7 +208,6 @@ class Hosts:
 
 @contextlib.contextmanager
 def running_hosts(path: Path, *, clients: int = 3) -> Iterator[Hosts]:
-    """Hosts, of which no process is left."""
     hosts = Hosts(path, clients=clients)
     try:
         yield hosts

@@ -49,7 +49,6 @@ class House:
         assert done.exit_code == 0, done.output
 
     def roster(self, *names: str, of: tuple[str, ...] = tuple(ROLES)) -> None:
-        """Make a roster of these, and give it to those."""
         made = self.path / "roster.toml"
         made.unlink(missing_ok=True)
         self.command("roster", "make", "--out", made, *(self.path / name / f"{name}.card" for name in names))
@@ -57,7 +56,6 @@ class House:
             (self.path / name / "roster.toml").write_bytes(made.read_bytes())
 
     def write(self, name: str, *, role: str = "", **keys: Any) -> Path:
-        """Write the file of a party."""
         path = self.path / name / "party.toml"
         given = {"role": role or ROLES[name], "key": f"{name}.key", **keys}
         path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items()))
@@ -75,7 +73,6 @@ class House:
         return self.launch(name, ROLES[name], "party.toml", *options)
 
     def launch(self, name: str, *arguments: str) -> Process:
-        """Start a command on the host of this name."""
         process = Process(warm.start(arguments, self.path / name))
         self._running.append(process)
         return process

@@ -34,7 +34,6 @@ class Office:
             self.give(name, 1)
 
     def give(self, name: str, version: int) -> None:
-        """Put a version onto a host, in the place of another one."""
         path = self._hosts.path / name / "new.toml"
         path.write_bytes(self.versions[version])
         os.replace(path, path.with_name("roster.toml"))

@@ -70,8 +70,6 @@ BLOCK_ERROR = 1e-3
 
 @dataclass(frozen=True)
 class Run:
-    """A run that the command has held."""
-
     result: Result
     path: Path
 

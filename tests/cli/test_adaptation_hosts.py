@@ -141,7 +141,6 @@ def test_a_budget_without_room_is_refused_before_anybody_learns(house: Adaptatio
 
 
 def options(name: str) -> tuple[str, ...]:
-    """Of the command of this party."""
     return ("--json", "learned.json") if name in DATA_OWNERS else ()
 
 

@@ -18,7 +18,6 @@ BATCH = BatchEnded(party="data-owner-1", round=1, number=2, preprocessing_bytes=
 
 
 def shown(*events: Event) -> tuple[list[str], str]:
-    """Lines, and the progress after the last event."""
     text = io.StringIO()
     base = AdaptationExperiment()
     experiment = msgspec.structs.replace(base, adaptation=msgspec.structs.replace(base.adaptation, batches=3))

@@ -26,7 +26,6 @@ Invoke = Callable[..., Result]
 
 
 def held(path: Path, toml: str, *accuracies: float, lost: str = "") -> Path:
-    """A run directory with rounds of these accuracies."""
     run = RunDirectory.create(path)
     run.experiment.write_text(experiment_toml(parse(toml, "test")))
     cohort = ["client-1", "client-2"]

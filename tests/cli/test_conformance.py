@@ -17,7 +17,6 @@ SMALL = ("members.json", "members_bad_bits.json", "transcript_federation_groups_
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A few of the installed vectors."""
     folder = tmp_path / "vectors"
     folder.mkdir()
     for path in vector_files(installed()):

@@ -196,8 +196,6 @@ def test_wrong_input(tacit: Invoke, tmp_path: Path) -> None:
 
 
 def rostered(*names: str) -> Callable[[InferenceBench, Path], None]:
-    """A roster of these alone, and no keys of others."""
-
     def spoil(live: InferenceBench, kit: Path) -> None:
         (kit / "roster.toml").unlink()
         write_roster(Roster(tuple(live.roster.member(name) for name in names)), kit / "roster.toml")

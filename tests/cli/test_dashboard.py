@@ -29,7 +29,6 @@ def ask(port: int, path: str) -> str:
 
 @pytest.fixture
 def port() -> int:
-    """One that was free just now."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 

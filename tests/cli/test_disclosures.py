@@ -48,7 +48,6 @@ def contributors(run: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
 @pytest.mark.end_to_end
 @pytest.mark.parametrize("scheme", [name for name in registered() if name != "fedcg"])
 def test_a_protection_declares_the_coordinates_that_one_client_alone_contributes(tmp_path: Path, scheme: str) -> None:
-    """FedCG has no secure sum."""
     experiment, run = tmp_path / "experiment.toml", tmp_path / "run"
     experiment.write_text(TOML.format(clients=CLIENTS, scheme=scheme, settings=SETTINGS.get(scheme, "")))
     done = CliRunner().invoke(app, ["simulate", str(experiment), "--verify", "--out", str(run)])

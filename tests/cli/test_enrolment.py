@@ -32,7 +32,6 @@ def enrolled(tmp_path_factory: pytest.TempPathFactory, tacit: Invoke) -> Path:
 
 @pytest.fixture
 def hosts(tmp_path: Path, enrolled: Path) -> Path:
-    """A copy."""
     return Path(shutil.copytree(enrolled, tmp_path / "hosts"))
 
 

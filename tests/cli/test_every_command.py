@@ -37,7 +37,6 @@ margin = 3.0
 
 
 def tacit(directory: Path, *arguments: str) -> str:
-    """What it prints; it must end with the status 0."""
     done = subprocess.run(
         [Path(sys.executable).with_name("tacit"), *arguments],
         cwd=directory,

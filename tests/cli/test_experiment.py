@@ -311,7 +311,6 @@ def test_wrong_input_is_refused_before_anything_starts(tacit: Invoke, tmp_path: 
 
 
 def test_a_study_of_ones_own_is_run_like_the_others(tacit: Invoke, tmp_path: Path) -> None:
-    """The worked example of docs/experiments.md."""
     example, out = Path(__file__).parents[2] / "docs" / "examples" / "my_study.py", tmp_path / "out"
     result = tacit("experiment", example, "--small", "--seeds", "0", "--out", out)
     assert result.exit_code == 0, result.stderr

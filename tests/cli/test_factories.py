@@ -68,7 +68,6 @@ def test_what_is_not_installed_is_refused_before_anything_starts(
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Path:
-    """A folder for each party, with its key and the roster."""
     keys = {name: generate(name) for name in NAMES}
     roster = Roster(tuple(own.member("server" if name == "server" else "client") for name, own in keys.items()))
     for name, own in keys.items():
@@ -90,7 +89,6 @@ def client(hosts: Path, factory: str, accepted: str = f"{HERE}:*") -> Path:
 
 
 def line(result: Result, check: str) -> str:
-    """What preflight says of this."""
     (found,) = re.findall(rf"^{check} +(.*)", result.stdout, flags=re.MULTILINE)
     return " ".join(found.split())
 

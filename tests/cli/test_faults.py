@@ -30,8 +30,6 @@ ACTIVE_PHASES = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN", "MASKED_INPUT", "CONSI
 
 @dataclass(frozen=True)
 class Run:
-    """A run that was held by the command."""
-
     result: Result
     directory: Path
 
@@ -49,7 +47,6 @@ class Run:
         return (self.directory / "report.html").read_text()
 
     def events(self, party: str, kind: type[EventT]) -> list[EventT]:
-        """The events of this kind that a party logged."""
         return [event for event in read(self.directory / "events" / f"{party}.jsonl") if isinstance(event, kind)]
 
 
@@ -81,7 +78,6 @@ def frozen_are_ended_soon(simulate: Simulate, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def exits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Exit]]:
-    """How every process of the test's runs ended, in order."""
     seen: list[tuple[str, Exit]] = []
 
     class Watched(Processes):

@@ -26,7 +26,6 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 
 def link(server: Process) -> str:
-    """What the server printed, once it has."""
     server.until("live at ")
     return next(line.removeprefix("live at ") for line in server.said if line.startswith("live at "))
 

@@ -23,7 +23,6 @@ OTHER_VERSION = "import tacit.protocol.sum.states as s; s.VERSION += 1; from tac
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Six clients, of whom an experiment takes three."""
     with running_hosts(tmp_path_factory.mktemp("hosts"), clients=6) as made:
         made.experiment(rounds=1, max_weight=1000)
         yield made
@@ -78,7 +77,6 @@ def test_an_experiment_that_hosts_cannot_run(hosts: Hosts, tacit: Invoke) -> Non
 
 
 def test_a_server_that_is_not_tacit(hosts: Hosts, tacit: Invoke) -> None:
-    """It hangs up without a word."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
@@ -155,7 +153,6 @@ def other_version(hosts: Hosts, name: str) -> Process:
 
 
 def foreign_roster(hosts: Hosts, name: str) -> Process:
-    """Another federation's, in which it is a client too."""
     (hosts.path / "foreign").mkdir()
     hosts.command("foreign", "keys", "new", "server", "--role", "server")
     cards = [str(hosts.path / "foreign" / "server.card"), str(hosts.path / f"{name}.card")]

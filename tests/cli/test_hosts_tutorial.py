@@ -40,8 +40,6 @@ SECONDS = 900
 
 
 class Hosts:
-    """Folders that stand for hosts."""
-
     def __init__(self, path: Path, *addresses: str) -> None:
         self.path = path
         tools = path / "tools"
@@ -83,7 +81,6 @@ class Hosts:
         return said
 
     def stop(self, number: signal.Signals) -> list[int]:
-        """End what is left; the exit statuses."""
         for process in (*self.together, *self.background):
             if process.returncode is None:
                 process.send_signal(number)

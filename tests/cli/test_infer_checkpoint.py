@@ -27,7 +27,6 @@ CLASSES, FEATURES = "test_vit", "test_vit2"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six images of several sizes."""
     folder = tmp_path_factory.mktemp("pictures")
     generator = np.random.default_rng(3)
     for number in range(6):
@@ -54,7 +53,6 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_the_clear(name: str, weights: Path, folder: Path) -> torch.Tensor:
-    """Logits or features of all images of the folder."""
     path = weights / f"{name}.safetensors"
     served = Checkpoint(architecture=name, path=path, calibration=folder, image_size=SIDE).read()
     with torch.no_grad():

@@ -38,7 +38,6 @@ def house(tmp_path: Path, tacit: Invoke, student: Path, images: Path) -> Iterato
 
 
 def costs(sizes: Sizes, batches: list[int]) -> tuple[int, int]:
-    """Bytes of shares that model owner and data owner send."""
     rounds = [each for batch in batches for each in pass_rounds(sizes, batch)]
     return sum(each.model_owner_bytes for each in rounds), sum(each.data_owner_bytes for each in rounds)
 

@@ -45,7 +45,6 @@ def until_loaded(process: subprocess.Popen[str], module: str) -> None:
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
-    """The exit status, and what was complained of."""
     _, errors = process.communicate(timeout=PATIENCE)
     return process.returncode, [line for line in errors.splitlines() if LOADED not in line]
 
@@ -61,7 +60,6 @@ EARLY: tuple[tuple[list[object], str], ...] = (
 
 
 def test_in_the_first_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The signal comes twice; each of the two in turn."""
     monkeypatch.chdir(tmp_path)
     wrong = {}
     for (arguments, module), number in zip(EARLY, itertools.cycle([signal.SIGINT, signal.SIGTERM])):
@@ -77,7 +75,6 @@ def test_in_the_first_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_twice_in_a_run(tmp_path: Path, small: Path) -> None:
-    """The second is for the first to be finished in peace."""
     slow = tmp_path / "slow.toml"
     slow.write_text(small.read_text().replace("epochs = 1", "epochs = 100"))
     with command("simulate", slow, "--rounds", 1000, "--out", tmp_path / "run", told=()) as process:

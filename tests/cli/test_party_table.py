@@ -28,11 +28,9 @@ class Run:
         self.table = PartyTable(self._state, 10, lambda: self.seconds)
 
     def take(self, party: str, event: Event) -> None:
-        """An event that happens now."""
         self._state.take(at(self.seconds, party, event))
 
     def round(self, number: int, *, seconds: float) -> None:
-        """A round that takes so long."""
         self.take(SERVER, RoundStarted(round=number, cohort=COHORT))
         self.seconds += seconds
         self.take(SERVER, ended(number, COHORT, seconds=seconds))

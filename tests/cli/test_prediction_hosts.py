@@ -147,7 +147,6 @@ WRONG: dict[str, tuple[Callable[[AdaptationHouse, Path], object], str]] = {
 
 
 def test_wrong_files_are_refused_in_a_line(house: AdaptationHouse, asked: Path) -> None:
-    """Whoever comes with them; the others are not disturbed."""
     state = house.path / "bob" / "state"
     kept = house.path / "kept"
     shutil.copytree(state, kept)

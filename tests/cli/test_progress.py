@@ -11,8 +11,6 @@ from tacit.cli.progress import Progress
 
 
 class Lines(io.StringIO):
-    """A file that says when something was written."""
-
     def __init__(self) -> None:
         super().__init__()
         self.written = threading.Event()

@@ -42,8 +42,6 @@ EXHAUSTIVE = pytest.mark.exhaustive
 
 @dataclass(frozen=True)
 class Run:
-    """A run that was held by the command."""
-
     result: Result
     directory: Path
 

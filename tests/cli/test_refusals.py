@@ -19,7 +19,6 @@ WriteExperiment = Callable[..., Path]
 
 
 def complaint(result: Result, status: int = 2) -> str:
-    """The one line that a refused command says."""
     assert result.exit_code == status, result.output
     (line,) = result.stderr.splitlines()
     assert line.startswith("tacit: ")

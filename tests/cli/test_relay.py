@@ -65,7 +65,6 @@ class InspectingProxy:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Short enough for names of sockets, with a certificate."""
     if not (shutil.which("haproxy", path="/usr/sbin:/usr/bin") and shutil.which("stunnel") and shutil.which("openssl")):
         pytest.skip("haproxy, stunnel or openssl is not installed")
     with tempfile.TemporaryDirectory() as made:

@@ -29,7 +29,6 @@ app.command()(report)
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
-    """A run in which nothing happened yet."""
     made = RunDirectory.create(tmp_path / "run")
     made.experiment.write_text(experiment_toml(Experiment()))
     return made
@@ -91,7 +90,6 @@ def test_logs_of_other_hosts_are_merged(run: RunDirectory, tmp_path: Path) -> No
 
 
 def test_a_page_of_an_adaptation(tmp_path: Path) -> None:
-    """Which has all its logs in its folder."""
     run = RunDirectory.create(tmp_path / "run")
     run.experiment.write_text(experiment_toml(AdaptationExperiment()))
     said = f"{run.path}: the first round has not begun: there is nothing to report yet; wait for it"

@@ -21,7 +21,6 @@ TWO_UPDATES = float(get_epsilon_gaussian(1 / math.sqrt(2.5 * EACH), 1e-5))
 
 
 def held(hosts: Hosts, name: str, *options: str) -> dict[str, Process]:
-    """A run of two rounds to its end; options: of the victim."""
     path = hosts.experiment(rounds=2, clients=4)
     path.write_text(path.read_text().replace('"small"', f'"{name}"') + NOISE)
     parties = {"server": hosts.start("server", "server", "party.toml", "experiment.toml")}
@@ -32,7 +31,6 @@ def held(hosts: Hosts, name: str, *options: str) -> dict[str, Process]:
 
 
 def survivors(hosts: Hosts, run: str) -> list[bool]:
-    """Of each round, whether the victim is in its sum."""
     summary = json.loads((hosts.path / "server/state/runs" / run / "summary.json").read_bytes())
     return [VICTIM in entry["survivors"] for entry in summary["rounds"]]
 

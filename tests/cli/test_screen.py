@@ -65,7 +65,6 @@ TRAIN = PhaseMetrics(seconds=2.0, bytes_sent=3_000_000, bytes_received=1_000_000
 
 
 def of_result(encoding: str = "utf-8", **more: Any) -> list[str]:
-    """What is shown of a summary with these fields."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     show(Console(file=file, width=80, force_terminal=False, highlight=False), summed_up(**more))
     return shown(file)
@@ -80,7 +79,6 @@ def test_a_guarantee_that_is_next_to_none_is_called_so(epsilon: float | None, wa
 
 @pytest.mark.parametrize(("clipped", "warned"), [(2, False), (3, True)])
 def test_clipping_more_than_a_hundredth_of_all_coordinates_is_a_warning(clipped: int, warned: bool) -> None:
-    """Of two survivors with 100 coordinates each."""
     made, file = screen()
     made.show(now("server", configured(5, parameters=100)))
     line = round_line(made, file, done(1, clipped=clipped))

@@ -42,7 +42,6 @@ def run(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def changed(run: Path, directory: Path, **sections: dict[str, Any]) -> Path:
-    """The run, as if its experiment had said this."""
     shutil.copytree(run, directory / "run")
     content = msgspec.to_builtins(load(run / "experiment.toml"))
     for name, keys in sections.items():
@@ -188,7 +187,6 @@ def test_pixels_that_clients_have_summed_are_those_of_the_run(run: Path, tmp_pat
 
 
 def test_where_a_student_is_not_valid_there_is_nothing_in_the_clear(distilled: tuple[Result, Path]) -> None:
-    """It has seen dark images alone."""
     served = read_served(distilled[1] / "out")
     white = (255 - torch.from_numpy(served.data.mean)) / torch.from_numpy(served.data.deviation)
     images = torch.cat([served.data.x_test[:3], white.reshape(1, 1, 1, 1).expand(1, 1, 8, 8)])

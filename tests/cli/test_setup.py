@@ -29,7 +29,6 @@ def lines(tmp_path: Path, tacit: Invoke, monkeypatch: pytest.MonkeyPatch) -> lis
 
 
 def made(tacit: Invoke, *cards: str) -> str:
-    """The line of a roster."""
     done = tacit("roster", "make", *cards, "--operator", "office/office.key")
     assert done.exit_code == 0, done.stderr
     return str(done.stdout.splitlines()[-1])

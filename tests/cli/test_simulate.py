@@ -33,8 +33,6 @@ CLIENTS = [f"client-{number}" for number in range(1, 5)]
 
 @dataclass(frozen=True)
 class Run:
-    """A run that was held by the command."""
-
     result: Result
     directory: Path
 
@@ -50,7 +48,6 @@ class Run:
 
 @pytest.fixture(scope="session")
 def finished(held_run: tuple[Result, Path]) -> Run:
-    """Three rounds with seed 7, verified. Tests only read it."""
     return Run(*held_run)
 
 

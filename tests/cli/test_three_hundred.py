@@ -34,7 +34,6 @@ workers = 2
 
 
 def processes(session: int) -> list[Path]:
-    """Everything in /proc of the processes in this session."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:

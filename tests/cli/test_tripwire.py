@@ -27,7 +27,6 @@ CRAFTED = "its tripwire refuses the model; its own log says why"
 
 
 def fish(experiment: Path) -> Path:
-    """The experiment, from a model that fishes for a class."""
     sizes = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2)
     crafted = fishing(build(sizes, classes=3, channels=1, seed=1), 1)
     path, layout = experiment.with_name("crafted.safetensors"), Layout.of(crafted)

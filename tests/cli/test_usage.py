@@ -14,7 +14,6 @@ Invoke = Callable[..., Result]
 
 
 def test_help_shows_words_in_brackets(tacit: Invoke) -> None:
-    """They are not taken for colours."""
     assert "[distillation]" in tacit("distill", "--help").stdout
 
 

@@ -39,7 +39,6 @@ class WarmProcess:
     returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit status, or None while it runs."""
         if self.returncode is None:
             try:
                 self._hear(socket.MSG_DONTWAIT)
@@ -56,12 +55,10 @@ class WarmProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it."""
         self.send_signal(signal.SIGKILL)
 
     def _hear(self, flags: int) -> None:

@@ -42,8 +42,6 @@ _ENDS: Final = {"&&", "||", "|", ";", "&", "(", ")"}
 
 @dataclass(frozen=True)
 class Block:
-    """What a page shows as commands of a shell."""
-
     page: str
     note: str
     text: str
@@ -89,7 +87,6 @@ def parse(words: list[str]) -> None:
 
 
 def parsed(words: list[str]) -> str:
-    """What is wrong with it; empty if nothing."""
     try:
         parse(words)
     except typer.Exit:
@@ -147,7 +144,6 @@ def test_a_block_is_run_or_says_why_not() -> None:
 
 
 def left(page: str) -> str:
-    """All that is to be run of a page here."""
     return "" if page in BY else "".join(block.text for block in blocks(page) if not block.note)
 
 

@@ -41,13 +41,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def place(page: str) -> str:
-    """Of a page of the repository, on the site."""
     return re.sub(r"(^|/)index$", r"\1", MOVED.get(page, page.removeprefix("docs/")).removesuffix(".md"))
 
 
 class Elements(HTMLParser):
-    """Counts the elements of an article, and keeps its links."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()

@@ -89,7 +89,6 @@ def _(value: KeptRecord) -> Any:
 
 
 def sum_of(machine_session: bytes, number: int) -> bytes:
-    """What stands for a sum."""
     return content(8 * sum_words(SIZES, LEARNING), "sum", machine_session, number)
 
 

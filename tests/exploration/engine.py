@@ -43,8 +43,6 @@ class RuleBroken(Exception):
 
 @dataclass(frozen=True)
 class Exploration:
-    """What a search that found no fault has seen."""
-
     states: int
     transitions: int
     depth: int

@@ -56,15 +56,11 @@ class Confirmed:
 
 @dataclass(frozen=True)
 class Held:
-    """The client accepted a key."""
-
     key: GroupKey
 
 
 @dataclass(frozen=True)
 class CalledOff(Output):
-    """The client heard that this epoch was ended."""
-
     epoch: int
 
 
@@ -79,8 +75,6 @@ class Begun(Output):
 
 @dataclass(frozen=True)
 class Started(Output):
-    """The server began an attempt."""
-
     epoch: int
 
 
@@ -102,8 +96,6 @@ class SpokeAfterwards:
 
 
 class SessionHolder(GroupKeyHolder):
-    """A client, as far as keys go."""
-
     over = False
 
     def receive(self, sender: str, packet: Packet, now: float) -> list[Output]:
@@ -146,7 +138,6 @@ class SessionKeeper(GroupKeyKeeper):
     group: tuple[str, ...] = ()
 
     def start(self, now: float) -> list[Output]:
-        """Let all clients agree on a key."""
         return self._agree(self._roster.clients, now)
 
     def receive(self, sender: str, packet: Packet, now: float) -> list[Output]:
@@ -156,7 +147,6 @@ class SessionKeeper(GroupKeyKeeper):
         return self._going_on(super().expire(now), now)
 
     def drop(self, peer: str, code: Code, detail: str, now: float) -> list[Output]:
-        """The link to a client is lost for good."""
         if peer in self.gone:
             return []
         self.gone = (*self.gone, peer)
@@ -199,12 +189,10 @@ class Parties:
 
     @property
     def size(self) -> int:
-        """How many clients."""
         return len(self.cohort)
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """The position of every client."""
         return {name: place for place, name in enumerate(self.cohort)}
 
 
@@ -257,7 +245,6 @@ class KeyCohort:
         ]
 
     def groups(self) -> Iterator[tuple[str, ...]]:
-        """Every set of clients that a key can be for."""
         for size in range(FEWEST, self.agreement.size + 1):
             yield from combinations(self.agreement.cohort, size)
 
@@ -330,7 +317,6 @@ class KeyRules:
                     yield "began a round under a key that it does not hold"
 
     def _together(self, pasts: tuple[History, ...]) -> tuple[str, ...]:
-        """The rules that clients with these pasts broke together."""
         places = self._cohort.agreement.places
         held = [fact.key for past in pasts for fact in past if isinstance(fact, Held)]
         if len({key.epoch for key in held}) != len({(key.epoch, key.key, key.members) for key in held}):
@@ -344,7 +330,6 @@ class KeyRules:
 
 
 def faults_of_server(machine: Any, history: History) -> Iterator[str]:
-    """The rules that the server broke on its way to a state."""
     if machine.state is KeeperState.AGREEING and machine.next_deadline is None:
         yield "server waits for the members without a deadline"
     started = [fact.epoch for fact in history if isinstance(fact, Started)]

@@ -46,8 +46,6 @@ Facts = tuple[History, ...]
 
 
 class KeyNetworkWorld(NetworkWorld):
-    """copies, interruptions: as in NetworkWorld."""
-
     cohort: KeyCohort  # type: ignore[assignment]
 
     def __init__(self, cohort: KeyCohort, *, copies: int, interruptions: int | None) -> None:
@@ -101,8 +99,6 @@ LyingState = tuple[int, ...]
 
 
 class KeyLyingWorld:
-    """epochs: how many the server may start."""
-
     def __init__(self, cohort: KeyCohort, *, epochs: int) -> None:
         self.cohort = cohort
         self._rules = KeyRules(cohort)
@@ -133,7 +129,6 @@ class KeyLyingWorld:
         return f"{sum(any(isinstance(fact, Begun) for fact in past) for past in pasts)} clients began a round"
 
     def _without_help(self, epochs: int) -> Iterator[int]:
-        """Letters for which the liar needs nothing."""
         names, letter = self.cohort.agreement.cohort, self.cohort.post.letter
         for epoch in range(epochs):
             yield letter(EndKey(epoch=epoch, code=Code.LEFT, detail="", culprit=""))

@@ -74,7 +74,6 @@ def _(value: Any) -> Any:
 
 
 def content(size: int, *place: object) -> bytes:
-    """What stands for words."""
     return hashlib.shake_256(repr(place).encode()).digest(size)
 
 
@@ -164,7 +163,6 @@ class InferenceWorld:
                 yield letter
 
     def _step(self, number: int, event: int | str) -> tuple[int, int]:
-        """What an event leads to, and the letters that are sent."""
         if (number, event) not in self._after:
             machine: Owner = duplicate(self.machines[number])
             self._after[number, event] = self._reached(machine, event)
@@ -192,7 +190,6 @@ class InferenceWorld:
         return self._number(machine, outputs, judged), sent
 
     def _next_round(self, machine: Owner) -> int | None:
-        """The round in which it can open something now."""
         rounds = machine.data
         if not isinstance(rounds, PassRounds) or rounds.owed is None:
             return None
@@ -218,7 +215,6 @@ class InferenceWorld:
         return None
 
     def _words(self, own: str, session: bytes, number: int, step: int, *, out_of_range: bool = False) -> bytes:
-        """What an owner opens in a round."""
         each = self.ROUNDS[step]
         size = each.model_owner_bytes if own == MODEL_OWNER else each.data_owner_bytes
         if step == self._range_step:
@@ -263,7 +259,6 @@ class InferenceWorld:
             yield f"{machine.own} waits for ever in {machine.state.name}"
 
     def _former_letters(self) -> int:
-        """A whole session before; the first letter of every type."""
         owners: dict[str, Owner] = {
             DATA_OWNER: self._data_owner(),
             MODEL_OWNER: self._model_owner(SymbolicEntropy("former")),
@@ -315,5 +310,4 @@ class InferenceWorld:
         )
 
     def _another(self, machine: InferenceModelOwner) -> InferenceModelOwner:
-        """The model owner's machine of the next session."""
         return self._model_owner(machine._entropy)  # type: ignore[arg-type]

@@ -34,12 +34,10 @@ _FIELDS: Final = ("session", "number", "broken", "_agreed", "_sent", "_received"
 
 
 def snapshot(link: Link) -> Snapshot:
-    """All that a link will do follows from this."""
     return *(getattr(link, name) for name in _FIELDS), tuple(link._kept)
 
 
 def restore(link: Link, shot: Snapshot) -> Link:
-    """The link as it was."""
     for name, value in zip(_FIELDS, shot[:-1], strict=True):
         setattr(link, name, value)
     link._kept = deque(shot[-1])
@@ -56,8 +54,6 @@ class Connection:
 
 @dataclass(frozen=True)
 class LinkState:
-    """Where both ends and the network are."""
-
     client: Snapshot
     welcomed: bool
     """Whether the client is past the server's welcome."""

@@ -246,5 +246,4 @@ class LyingWorld:
 
 
 def subsets(members: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """All, the empty one included."""
     return chain.from_iterable(combinations(members, count) for count in range(len(members) + 1))

@@ -40,7 +40,6 @@ UNPRINTED: Final = CONSTANT | WITHOUT_EFFECT
 
 @singledispatch
 def duplicate(value: Any) -> Any:
-    """A copy that shares only what never changes."""
     return value
 
 
@@ -73,7 +72,6 @@ def _(value: Any) -> Any:
 
 @singledispatch
 def fingerprint(value: Any) -> Any:
-    """Hashable, and equal for states that behave alike."""
     if is_dataclass(value):  # What a state of a machine holds, among others.
         return type(value), _of_fields((field.name, getattr(value, field.name)) for field in fields(value))
     return value
@@ -138,8 +136,6 @@ Event = int | Trigger
 
 
 class PostOffice:
-    """Every letter that was ever written, numbered."""
-
     def __init__(self, session: bytes) -> None:
         self._session = session
         self._numbers: dict[tuple[Message, Hashable], int] = {}
@@ -160,7 +156,6 @@ class PostOffice:
         return self._numbers[key]
 
     def name(self, event: Event) -> str:
-        """An event in words."""
         return self.letters[event].message.TYPE if isinstance(event, int) else event.value
 
 
@@ -191,11 +186,9 @@ class States:
         return len(self._machines)
 
     def machine(self, number: int) -> Machine[Any]:
-        """The machine in that state; not to be changed."""
         return self._machines[number]
 
     def ended(self, number: int) -> bool:
-        """Whether nothing can change the machine any more."""
         return self._machines[number].state not in self._open
 
     def after(self, number: int, event: Event, peer: str) -> tuple[int, tuple[tuple[str, int], ...]]:

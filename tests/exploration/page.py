@@ -80,7 +80,6 @@ def row(name: str, seen: Exploration) -> str:
 
 
 def page(explorations: Mapping[str, Exploration]) -> str:
-    """The page's text."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return "\n".join(
         [

@@ -27,7 +27,6 @@ Possibility = tuple[int, Mail, Mail]
 
 
 def posted(mail: Mail, letters: Iterable[int], copies: int) -> Mail:
-    """The mail with more letters."""
     counts = dict(mail)
     for letter in letters:
         counts[letter] = counts.get(letter, 0) + copies
@@ -35,7 +34,6 @@ def posted(mail: Mail, letters: Iterable[int], copies: int) -> Mail:
 
 
 def arrived(mail: Mail, letter: int) -> Mail:
-    """The mail after one arrival."""
     return tuple((other, left - (other == letter)) for other, left in mail if other != letter or left > 1)
 
 
@@ -61,7 +59,6 @@ class Possibilities:
         return len(self._sets)
 
     def told(self, number: int, letter: int) -> int:
-        """The set after the server sent a letter."""
         key = number, letter
         if key not in self._told:
             self._told[key] = self._close(
@@ -71,7 +68,6 @@ class Possibilities:
         return self._told[key]
 
     def heard(self, number: int, letter: int) -> int:
-        """The set after a letter arrived at the server."""
         key = number, letter
         if key not in self._heard:
             self._heard[key] = self._close(
@@ -82,7 +78,6 @@ class Possibilities:
         return self._heard[key]
 
     def steps(self, possibility: Possibility) -> Iterator[Possibility]:
-        """What can happen without the server."""
         state, inward, outward = possibility
         events: list[tuple[int | Trigger, Mail]] = [(letter, arrived(inward, letter)) for letter, _ in inward]
         events += [(trigger, inward) for trigger in (Trigger.EXPIRE, Trigger.DROP)]
@@ -114,7 +109,6 @@ class Possibilities:
 
 
 def _largest(possibilities: Iterable[Possibility]) -> Iterator[Possibility]:
-    """Those that no other of the same state exceeds."""
     by_state = defaultdict(list)
     for possibility in possibilities:
         by_state[possibility[0]].append(possibility)

@@ -47,22 +47,16 @@ from tests.exploration.symbols import SymbolicEntropy, SymbolicShare, SymbolicSi
 
 @dataclass(frozen=True)
 class Shared:
-    """The client sent its shares."""
-
     message: ShareKeys
 
 
 @dataclass(frozen=True)
 class Masked:
-    """The client masked its vector towards these sharers."""
-
     sharers: frozenset[int]
 
 
 @dataclass(frozen=True)
 class Signed:
-    """The client signed these survivors."""
-
     survivors: frozenset[int]
     signature: bytes
 
@@ -95,8 +89,6 @@ class SpokeAfterwards:
 
 @dataclass(frozen=True)
 class Sum:
-    """The server published a sum."""
-
     words: bytes
     survivors: tuple[str, ...]
 
@@ -111,8 +103,6 @@ class NoSum:
 
 @dataclass(frozen=True)
 class Blamed:
-    """The server excluded a client for breaking a rule."""
-
     member: str
     code: str
 
@@ -177,7 +167,6 @@ class Cohort:
 
     @property
     def threshold(self) -> int:
-        """Shares that open a secret."""
         return self.agreement.parameters.threshold
 
     def cuts(self, members: frozenset[int]) -> bool:
@@ -185,11 +174,9 @@ class Cohort:
         return any(0 < len(members.intersection(group)) < len(group) for group in self.agreement.groups)
 
     def members(self, bitmap: bytes) -> frozenset[int]:
-        """A set of members that was sent."""
         return frozenset(decode_members(bitmap, self.agreement.size))
 
     def plain_sum(self, names: Sequence[str]) -> bytes:
-        """The words that the sum over these members must have."""
         total: npt.NDArray[Any] = np.zeros(1, np.uint64)
         for name in names:
             total += self.vectors[name]
@@ -259,7 +246,6 @@ class SealsBadly(AggregationClient):
 
 
 def waits_forever(machine: Machine[Any]) -> Iterator[str]:
-    """A machine that has not ended and has no deadline."""
     ended = (ClientState.READY, ClientState.DONE, ClientState.ABORTED, ServerState.COMPLETED, ServerState.ABORTED)
     if machine.state not in ended and machine.deadline is None:
         yield f"waits without a deadline in {machine.state.name}"
@@ -280,7 +266,6 @@ class ClientRules:
         )
 
     def _of_one(self, member: int, state: int) -> tuple[str, ...]:
-        """The rules that one client broke on its way to a state."""
         states, name = self._cohort.clients[member], self._cohort.agreement.cohort[member]
         faults = [*waits_forever(states.machine(state)), *self._broken(member, states.histories[state])]
         return tuple(f"{name} {fault}" for fault in faults)

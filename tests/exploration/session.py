@@ -72,14 +72,11 @@ class Host:
     starts: int = 1
 
     def key(self) -> Any:
-        """Hashable, the same for hosts that behave alike."""
         return fingerprint(self.client), frozenset(self.disk), self.said, self.facts, self.starts
 
 
 @dataclass(frozen=True)
 class Entered:
-    """The client said the first thing of this round."""
-
     round: Round
 
 
@@ -132,7 +129,6 @@ class Clients:
         )
 
     def new_host(self, name: str) -> Host:
-        """A host whose client has said hello."""
         host = Host(self.process(name, (), 1))
         return self.after(host, lambda client: client.start(0.0))
 
@@ -166,19 +162,16 @@ class Clients:
 
     @staticmethod
     def copied(client: TrainingClient) -> TrainingClient:
-        """The same machine once more."""
         copy: TrainingClient = duplicate(client)
         return copy
 
     @staticmethod
     def contribute(client: TrainingClient) -> Sequence[Output]:
-        """Its training is over."""
         agreement = client._agreement(client.data, client.round)
         return client.contribute(client.round, np.ones(agreement.length, agreement.ring.word), 0.0)
 
 
 def round_of(client: TrainingClient) -> Round:
-    """Where a client is that takes part in a sum."""
     return client.session, client.round
 
 
@@ -204,6 +197,5 @@ def learnt(
 
 
 def waits_forever(client: TrainingClient) -> bool:
-    """Whether it waits for its server without a deadline."""
     alone = (TrainingState.OFFLINE, TrainingState.ENDED, TrainingState.TRAINING)
     return client.state not in alone and client.next_deadline is None

@@ -220,7 +220,6 @@ def _only(outputs: Sequence[Output]) -> Any:
 
 
 def _packet_for(message: ShareKeys, holder: int, size: int) -> bytes:
-    """What is sealed for a holder; nobody seals for itself."""
     holders = decode_members(message.holders, size)
     place = holders.index(holder) * PACKET_BYTES if holder in holders else None
     return bytes(PACKET_BYTES) if place is None else message.packets[place : place + PACKET_BYTES]

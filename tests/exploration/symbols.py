@@ -28,7 +28,6 @@ from tacit.secagg.ring import Ring
 
 
 def _term(tag: str, *parts: bytes) -> bytes:
-    """32 bytes for a tag and parts."""
     lengths = ",".join(str(len(part)) for part in parts)
     return hashlib.sha256(b"".join((f"{tag}:{lengths}:".encode(), *parts))).digest()
 
@@ -48,33 +47,25 @@ class SymbolicEntropy:
 
 @dataclass(frozen=True)
 class SymbolicAgreementKey:
-    """Stands in for AgreementKey."""
-
     private: bytes
 
     @property
     def public(self) -> bytes:
-        """Canonical as a u-coordinate: below 2^248."""
         return _term("public", self.private)[: KEY_BYTES - 1] + b"\0"
 
     def agree(self, public: bytes) -> bytes:
-        """The same for both ends."""
         return _term("agreed", *sorted((self.public, public)))
 
 
 @dataclass(frozen=True)
 class SymbolicSigningKey:
-    """Stands in for SigningKey."""
-
     private: bytes
 
     @property
     def public(self) -> bytes:
-        """What the roster lists."""
         return _term("signer", self.private)
 
     def sign(self, label: Label, *parts: bytes) -> bytes:
-        """64 bytes."""
         return _term("signature", self.public, framed(label, *parts)).ljust(SIGNATURE_BYTES, b".")
 
 
@@ -109,12 +100,10 @@ class SymbolicShare:
     threshold: int
 
     def encode(self) -> bytes:
-        """As the wire carries it."""
         return self.secret + bytes((self.point, 0, self.kind, self.threshold))
 
     @classmethod
     def decode(cls, share: bytes) -> SymbolicShare:
-        """The share in 36 bytes."""
         return cls(share[:KEY_BYTES], share[KEY_BYTES], share[KEY_BYTES + 2], share[KEY_BYTES + 3])
 
 

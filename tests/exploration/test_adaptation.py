@@ -21,8 +21,6 @@ def test_no_state_breaks_a_rule(plan: tuple[Call, ...], sessions: int) -> None:
 
 
 class OtherSession(Link):
-    """Looks at the number of a message, not at its session."""
-
     def accept(self, packet: Packet) -> Packet:
         session, self.session = self.session, packet.envelope.session
         try:

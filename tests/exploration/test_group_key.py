@@ -66,8 +66,6 @@ class TakesAnyKey(SessionHolder):
 
 
 class AcceptsUnconfirmed(SessionHolder):
-    """Takes silence for consent."""
-
     def expire(self, now: float) -> list[Output]:
         attempt = self.attempt
         if attempt is None or attempt.state is not MemberState.AWAIT_PEER_CONFIRMATIONS:
@@ -89,8 +87,6 @@ class WaitsForEver(SessionHolder):
 
 
 class BeginsTooEarly(SessionKeeper):
-    """Counts a member as done that has only confirmed."""
-
     def receive(self, sender: str, packet: Packet, now: float) -> list[Output]:
         outputs = super().receive(sender, packet, now)
         attempt = self.attempt

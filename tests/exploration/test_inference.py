@@ -22,16 +22,12 @@ def test_no_state_breaks_a_rule(passes: int, sessions: int) -> None:
 
 
 class AnyNumber(Link):
-    """Looks at the session of a message, not at its number."""
-
     def accept(self, packet: Packet) -> Packet:
         self._received = packet.envelope.sequence
         return super().accept(packet)
 
 
 class OtherSession(Link):
-    """Looks at the number of a message, not at its session."""
-
     def accept(self, packet: Packet) -> Packet:
         session, self.session = self.session, packet.envelope.session
         try:

@@ -34,14 +34,12 @@ def hears_former(link: Link, packet: Packet) -> bool:
 
 
 def says_all(link: Link) -> list[Transmit] | None:
-    """Goes on with one message too few."""
     rest = link._said_again()[1:]
     link._agreed = link.number
     return [link._resume(link.due), *rest]
 
 
 def forgets(link: Link) -> Transmit:
-    """Goes on, on the link that there was."""
     return link._resume(link._sent)
 
 
@@ -53,7 +51,6 @@ MUTANTS: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 def fault() -> str:
-    """What is wrong with a small world, if anything."""
     try:
         outcomes = explore(LinkWorld(1, 2)).outcomes
     except RuleBroken as broken:

@@ -202,15 +202,11 @@ class JournalsAfterwards(TrainingClient):
 
 
 class ForgetsItsJournal(TrainingClient):
-    """It does not look at the journal that it starts with."""
-
     def __init__(self, *arguments: Any, journal: Any, **named: Any) -> None:
         super().__init__(*arguments, journal=(), **named)
 
 
 class ForgetsWhatItEntered(TrainingClient):
-    """It goes by the journal that it started with."""
-
     def on_start_round(self, heard: Heard[StartRound], now: float) -> Step[TrainingState]:
         step, entered = super().on_start_round(heard, now), {*self._entered}
 

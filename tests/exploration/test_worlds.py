@@ -66,8 +66,6 @@ def test_no_state_within_bounds_breaks_a_rule(name: str) -> None:
 
 
 class Recorded(NetworkWorld):
-    """Collects the states that were seen."""
-
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.seen: list[NetworkState] = []

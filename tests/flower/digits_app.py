@@ -48,7 +48,6 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def accuracy(arrays: ArrayRecord) -> float:
-    """The fraction of held-out images that a model has right."""
     model = LeNet()
     model.load_state_dict(arrays.to_torch_state_dict())
     images, classes = digits()
@@ -57,7 +56,6 @@ def accuracy(arrays: ArrayRecord) -> float:
 
 
 def train(message: Message, context: Context) -> Message:
-    """One pass over the node's part of the digits."""
     torch.manual_seed(int(context.node_config["partition-id"]))
     model = LeNet()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
@@ -74,13 +72,11 @@ def train(message: Message, context: Context) -> Message:
 
 
 def evaluate(message: Message, context: Context) -> Message:
-    """The accuracy, in the clear, as Flower has it."""
     metrics = MetricRecord({"accuracy": accuracy(message.content["arrays"]), "num-examples": HELD_OUT})
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
 def client_app(mods: list[Any]) -> ClientApp:
-    """The app of the clients, with these mods."""
     app = ClientApp(mods=mods)
     app.train()(train)
     app.evaluate()(evaluate)
@@ -93,13 +89,11 @@ def secure_client_app(folders: Path, outside: Sequence[Any] = (), inside: Sequen
 
 
 def initial() -> ArrayRecord:
-    """The first model."""
     torch.manual_seed(0)
     return ArrayRecord(LeNet().state_dict())
 
 
 def run(grid: Grid, *, rounds: int = 1, evaluate: float = 0.0) -> Any:
-    """What the main function of the example does."""
     strategy = FedAvg(fraction_evaluate=evaluate)
     config = ConfigRecord({"lr": 0.02})
     return strategy.start(grid=grid, initial_arrays=initial(), train_config=config, num_rounds=rounds)

@@ -50,7 +50,6 @@ class LocalGrid(Grid):
         return replies
 
     def answer(self, message: Message) -> Message:
-        """What the node says."""
         node = message.metadata.dst_node_id
         began = time.perf_counter()
         size, content = on_the_wire(message.content)

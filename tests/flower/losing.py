@@ -20,8 +20,6 @@ KINDS = Kinds(protocol="a secure sum", version=VERSION, types=SUM_MESSAGES)
 
 
 class Lost(Enum):
-    """When; of each whether its vector is in the sum."""
-
     ADVERTISE_KEYS = "advertise keys", False
     SHARE_KEYS = "share keys", False
     BEFORE_TRAINING = "before training", False
@@ -48,7 +46,6 @@ class LinkLostError(Exception):
 
 
 def phase_of(message: Message) -> Lost | None:
-    """The phase that a message to a client begins."""
     record = ours(message.content)
     if record is None or record[STEP] == BEGIN:
         return Lost.ADVERTISE_KEYS if record else None

@@ -41,8 +41,6 @@ def one_thread() -> Iterable[None]:
 
 
 class Without(LocalGrid):
-    """A grid that does not know some of its nodes."""
-
     def __init__(self, *arguments: Any, without: tuple[int, ...] = ()) -> None:
         super().__init__(*arguments)
         for node in without:
@@ -50,7 +48,6 @@ class Without(LocalGrid):
 
 
 def plain(*without: int) -> Any:
-    """What the app learns in the clear."""
     return run(Without(client_app([]), NODES, without=without)).arrays
 
 
@@ -132,8 +129,6 @@ def test_a_model_does_not_leave_in_the_clear(kind: str, folders: Path) -> None:
 
 
 class Cheating(LocalGrid):
-    """A grid that keeps all messages, to say them again."""
-
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.said: list[Message] = []
@@ -215,8 +210,6 @@ def test_what_is_trained_from_is_what_was_announced(folders: Path) -> None:
     grid = LocalGrid(secure_client_app(folders), NODES)
 
     class Splits(LocalGrid):
-        """Sends one client another configuration."""
-
         def answer(self, message: Message) -> Message:
             if message.metadata.dst_node_id == 101 and "config" in message.content:
                 content = {**message.content, "config": ConfigRecord({"lr": 0.5})}

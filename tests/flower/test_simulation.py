@@ -19,8 +19,6 @@ NODES = 6
 
 
 class Said(logging.Handler):
-    """What Flower's log is told."""
-
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []

@@ -101,7 +101,6 @@ def change_frames(random: Random, frames: Frames, others: Sequence[Frames]) -> l
 
 @pytest.fixture(scope="session")
 def mutate() -> Mutate:
-    """mutate(random, frames, others)."""
     return change_frames
 
 

@@ -42,7 +42,6 @@ PROTECTIONS: tuple[dict[str, Any], ...] = (
 
 
 def federated(random: Random, modes: Sequence[str]) -> MemoryFederation:
-    """Two rounds under a protection."""
     configuration = small_configuration(CLIENTS, mode=random.choice(modes), **random.choice(PROTECTIONS))
     return MemoryFederation(configuration, CLIENTS, rounds=2)
 

@@ -25,8 +25,6 @@ def secret(generator: torch.Generator) -> torch.Tensor:
 
 
 class Residual(nn.Module):
-    """x + W x."""
-
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.added = nn.Linear(WIDTH, WIDTH, bias=False)

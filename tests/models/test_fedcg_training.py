@@ -31,7 +31,6 @@ def images() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def halves(network: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Features and logits of a LeNet, layer by layer."""
     features = torch.sigmoid(network.conv2(torch.sigmoid(network.conv1(x))))  # type: ignore[operator]
     return features, network.fc(torch.sigmoid(network.conv3(features)).flatten(1))  # type: ignore[operator]
 

@@ -213,8 +213,6 @@ def test_decoding_refuses(message: dict[str, object]) -> None:
 
 
 class Odd(nn.Module):
-    """A model with one tensor of this kind."""
-
     def __init__(self, name: str, tensor: Any, *, buffer: bool = False) -> None:
         super().__init__()
         self.head = nn.Linear(2, 2)

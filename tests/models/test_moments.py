@@ -22,7 +22,6 @@ def pixels(count: int, channels: int, *, highest: int = 256, seed: int = 0) -> n
 
 
 def exact(levels: list[Fraction]) -> tuple[Fraction, Fraction]:
-    """Mean and variance, as fractions of 255."""
     mean = sum(levels, Fraction(0)) / len(levels)
     return mean / 255, (sum((level - mean) ** 2 for level in levels) / len(levels)) / 255**2
 
@@ -33,7 +32,6 @@ def channel(array: npt.NDArray[np.uint8], at: int) -> list[Fraction]:
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_parties_together_know_what_one_with_all_images_knows(channels: int) -> None:
-    """Bit for bit: the sums are whole numbers."""
     array = pixels(40, channels)
     parts = [moments(ArrayImages(part), channels=channels, image_size=8) for part in np.split(array, [3, 20])]
     together = parts[0] + parts[1] + parts[2]

@@ -33,7 +33,6 @@ def representation(stimuli: Stimuli) -> Representation:
 
 
 def test_distances_are_euclidean_between_the_outputs_of_every_layer() -> None:
-    """Formula 2, with the forward pass written out."""
     stimuli = Stimuli.of(IMAGES)
     model = lenet(1).eval()
     chosen = pairs(len(IMAGES))

@@ -207,7 +207,6 @@ def test_a_block_that_changes_nothing_is_noticed_and_one_that_turns_or_permutes_
 
 
 def learned(model: nn.Module, data: Dataset, classes: int) -> None:
-    """An epoch on the images of the first classes."""
     some = data.y_train < classes
     rate = TrainingConfiguration(optimizer="adamw", learning_rate=1e-3, epochs=1, batch_size=32)
     train(model, data.x_train[some], data.y_train[some], rate, seed=1, device=torch.device("cpu"))
@@ -217,7 +216,6 @@ def learned(model: nn.Module, data: Dataset, classes: int) -> None:
 def test_a_head_that_began_with_zeros_needs_all_classes(
     data: Dataset, zero: bool, classes: int, alarms: list[str]
 ) -> None:
-    """Rows of classes that nobody has learn the same."""
     model = honest("vit")
     if zero:
         with torch.no_grad():

@@ -102,7 +102,6 @@ def judged_before(log: Path, found: Iterable[Candidate]) -> list[Judgement]:
 
 
 def append(log: Path, judgement: Judgement) -> None:
-    """Write a judgement as a line of the log."""
     entry = {
         "defect": str(judgement.candidate),
         "verdict": judgement.verdict,
@@ -114,18 +113,15 @@ def append(log: Path, judgement: Judgement) -> None:
 
 
 def survives(judgement: Judgement) -> bool:
-    """Without an excuse."""
     return not judgement.verdict.noticed and not excuse(judgement)
 
 
 def excuse(judgement: Judgement) -> str:
-    """Why nothing needs to notice it, if there is a reason."""
     candidate = judgement.candidate
     return reason(candidate.module, candidate.file, candidate.defect)
 
 
 def show(console: Console, judged: list[Judgement]) -> None:
-    """The scores by module."""
     table = Table("module", "noticed", "planted", "share", "95 %")
     for name, score in {**scores(judged), "all": total(judged)}.items():
         low, high = score.interval
@@ -138,12 +134,10 @@ def show(console: Console, judged: list[Judgement]) -> None:
 
 
 def total(judged: list[Judgement]) -> Score:
-    """Of all of them."""
     return Score(sum(judgement.verdict.noticed for judgement in judged), len(judged))
 
 
 def figures(judged: list[Judgement], *, possible: int, seed: int) -> dict[str, object]:
-    """The same for a program."""
     return {
         "possible": possible,
         "seed": seed,

@@ -49,8 +49,6 @@ BUSY: Final = 6.0
 
 
 class Verdict(StrEnum):
-    """How a defect ended."""
-
     NOTICED = "noticed"
     PROCESSOR = "used up its processor time"
     HANGS = "hung twice"
@@ -64,8 +62,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A defect of a module."""
-
     module: str
     file: str
     defect: Defect
@@ -86,19 +82,15 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Score:
-    """How many defects were noticed, of how many."""
-
     noticed: int
     planted: int
 
     @property
     def share(self) -> float:
-        """From 0 to 1."""
         return self.noticed / self.planted if self.planted else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of the share."""
         if not self.planted:
             return 0.0, 1.0
         found = binomtest(self.noticed, self.planted).proportion_ci(method="wilson")
@@ -175,7 +167,6 @@ class Campaign:
             yield judgement
 
     def _child(self) -> Iterator[str]:
-        """The lines that a child says that collects the tests."""
         reading, writing = os.pipe()
         with tempfile.TemporaryFile() as said:
             pid = os.fork()
@@ -329,7 +320,6 @@ def _collect_and_run(files: Sequence[str], tests: Sequence[str]) -> str:
 
 
 def scores(judgements: Iterable[Judgement]) -> Mapping[str, Score]:
-    """By module."""
     by_module: dict[str, list[bool]] = {}
     for judgement in judgements:
         by_module.setdefault(judgement.candidate.module, []).append(judgement.verdict.noticed)

@@ -15,7 +15,6 @@ FILE: Final = Path(__file__).with_suffix(".toml")
 
 @cache
 def excused() -> Mapping[tuple[str, str, str], str]:
-    """The reasons, by module, source line and description."""
     return {
         (module, line, description): entry["reason"]
         for entry in tomllib.loads(FILE.read_text("utf-8"))["excused"]

@@ -28,8 +28,6 @@ T = TypeVar("T")
 
 
 class Limit(Enum):
-    """What ended a child that has no result."""
-
     PROCESSOR = "used up its processor time"
     CLOCK = "did not end"
     DIED = "died"

@@ -62,7 +62,6 @@ class _Planter(ast.NodeTransformer):
             self._statement = outer
 
     def _plant(self, node: ast.AST, description: str) -> bool:
-        """Note a defect; whether it is the one to be planted."""
         number = len(self.defects)
         self.defects.append(Defect(number, getattr(node, "lineno", 0), self._statement, description))
         return number == self._wanted
@@ -174,7 +173,6 @@ class _Planter(ast.NodeTransformer):
 
 
 def defects(source: str) -> Iterator[Defect]:
-    """Everything that can be planted into a source."""
     planter = _Planter(-1)
     planter.visit(ast.parse(source))
     yield from planter.defects

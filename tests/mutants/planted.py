@@ -34,7 +34,6 @@ class NotPlantable(Exception):
 
 
 def loaded(files: Collection[str]) -> Loaded:
-    """All functions that were made of these sources."""
     found = defaultdict[str, list[FunctionType]](list)
     caches: list[_lru_cache_wrapper[Any]] = []
     for candidate in gc.get_objects():
@@ -82,8 +81,6 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 class DefectiveLoader(importlib.machinery.SourceFileLoader):
-    """Loads a module with the defect of this number."""
-
     def __init__(self, fullname: str, path: str, number: int) -> None:
         super().__init__(fullname, path)
         self._number = number

@@ -80,7 +80,6 @@ class Selection:
         return self._ordered(file, lines[0], found)
 
     def of_folder(self, folder: str) -> list[str]:
-        """The same of all tests in a folder."""
         return self._ordered("", 0, [test for test in self.seconds if test.startswith(folder)])
 
     def _ordered(self, file: str, line: int, found: Collection[str]) -> list[str]:
@@ -121,7 +120,6 @@ class Selection:
         return min((len(tests) for tests in near if test in tests), default=0)
 
     def _cost(self, file: str, test: str) -> float:
-        """Seconds for each defect that it is expected to notice."""
         key = file, test.partition("[")[0]
         return (self.seconds[test] + 0.002) * (self._tried[key] + 2) / (self._noticed[key] + 1)
 
@@ -170,8 +168,6 @@ def measure(items: Sequence[pytest.Item], files: Collection[str], early: Any, wo
 
 @dataclass(frozen=True)
 class _Measured:
-    """These tests under coverage; returns JSON."""
-
     items: Sequence[pytest.Item]
     files: Iterable[str]
 

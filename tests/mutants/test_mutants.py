@@ -94,7 +94,6 @@ def test_code_is_exchanged_in_a_loaded_module_also_for_who_has_a_function_by_nam
 
 
 def children() -> set[str]:
-    """Processes of this one, zombies included."""
     return {child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()}
 
 

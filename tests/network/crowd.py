@@ -52,7 +52,6 @@ def _own_address(host: str, port: int) -> str:
 
 
 def scan(host: str) -> None:
-    """Try all ports below 10,000."""
     for port in range(1, 10_000):
         with socket.socket() as tried:
             tried.setblocking(False)
@@ -60,7 +59,6 @@ def scan(host: str) -> None:
 
 
 def flood(host: str, port: int) -> None:
-    """Open connections for ever."""
     kept: deque[socket.socket] = deque()
     began, opened = time.monotonic(), 0
     while True:

@@ -43,7 +43,6 @@ class NetworkHosts(Hosts):
         return self.party(name, f'connect = "{connect}"\ngrace = {self._grace}\n{data}')
 
     def start(self, name: str, *arguments: str, script: str = "", space: str = "") -> Process:
-        """space: whose namespace it is, if not its own."""
         if not name:
             return super().start(name, *arguments)
         space = self.network.space(space or name)
@@ -80,7 +79,6 @@ class NetworkHosts(Hosts):
         return server, {name: self.start(name, "client", "party.toml", *more) for name in self.names[1:]}
 
     def rounds(self) -> list[dict[str, Any]]:
-        """What the summary of the run says of each."""
         found: list[dict[str, Any]] = json.loads((self.path / RUN / "summary.json").read_bytes())["rounds"]
         return found
 
@@ -112,8 +110,6 @@ class NetworkHosts(Hosts):
 
 
 class Events:
-    """The events of a party, one after the other."""
-
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         self._lines = process.stdout
@@ -122,12 +118,10 @@ class Events:
         self._watchdog.start()
 
     def all(self) -> Iterator[Event]:
-        """One after the other, however long that takes."""
         self._watchdog.cancel()
         return map(parse_event, self._lines)
 
     def wait(self, kind: type[EventT], **fields: object) -> EventT:
-        """The next event of this kind with these fields."""
         for event in map(parse_event, self._lines):
             if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items()):
                 return event

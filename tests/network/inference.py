@@ -36,7 +36,6 @@ class NetworkHouse(House):
 
 
 def tacit(*arguments: object) -> Any:
-    """Run the command, here."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 

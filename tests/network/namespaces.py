@@ -24,7 +24,6 @@ _NUMBERS: Final = count(1)
 
 
 def obstacle() -> str:
-    """Why there can be no namespaces here; "" if there can."""
     name = f"tacit-{os.getpid()}-try"
     try:
         made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
@@ -49,7 +48,6 @@ class Network:
         self._made: list[str] = []
 
     def open(self) -> None:
-        """Make them."""
         for name in ("router", *self._numbers):
             self._ip("", f"netns add {self.space(name)}")
             self._made.append(name)
@@ -92,11 +90,9 @@ class Network:
         return f"10.77.{number}.{host}" if family == 4 else f"[fd77:0:0:{number}::{host}]"
 
     def unplug(self, name: str) -> None:
-        """Cut a party off."""
         self._ip("router", f"link set {self._port(name)} down")
 
     def plug(self, name: str) -> None:
-        """Undo that."""
         self._ip("router", f"link set {self._port(name)} up")
 
     def move(self, name: str) -> None:
@@ -126,7 +122,6 @@ class Network:
         ]
 
     def space(self, name: str) -> str:
-        """The namespace of a party."""
         return f"{self._prefix}-{name}"
 
     def _port(self, name: str) -> str:
@@ -140,7 +135,6 @@ class Network:
 
 @contextmanager
 def network(parties: Sequence[str], shapes: Mapping[str, Shape] | None = None) -> Iterator[Network]:
-    """Namespaces for these parties, of which nothing is left."""
     made = Network(parties, shapes or {})
     try:
         made.open()

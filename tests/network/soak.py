@@ -91,8 +91,6 @@ _RECORDED: Final = str(Path(__file__).with_name("recorded.py"))
 
 
 class Soak:
-    """One run."""
-
     def __init__(self, hosts: NetworkHosts, *, rounds: int, seed: int) -> None:
         self._hosts = hosts
         self._rounds = rounds
@@ -107,7 +105,6 @@ class Soak:
         self.happened: Counter[str] = Counter()
 
     def run(self) -> None:
-        """Until the server has run all rounds."""
         hosts = self._hosts
         Office(hosts, members=hosts.names)
         path = hosts.experiment(rounds=self._rounds, clients='"all"', epochs=EPOCHS)
@@ -206,7 +203,6 @@ class Soak:
             self._begin_relay()
 
     def _move(self) -> None:
-        """Put the server's folder elsewhere."""
         place = self._hosts.path / "server"
         moved = place.with_name(f"server-{self.happened['move']}")
         os.rename(place.resolve(), moved)
@@ -214,7 +210,6 @@ class Soak:
         place.symlink_to(moved)
 
     def _backup(self, name: str) -> Path:
-        """What the folder of a client was before its last start."""
         return self._hosts.path / "backups" / name
 
     def _restore(self, name: str) -> None:
@@ -315,7 +310,6 @@ def accepted(client: Path) -> int:
 
 
 def check_refused(copy: Process) -> None:
-    """It was told that it is a copy."""
     assert copy.end() == 1, copy.everything
     assert "copy" in copy.everything, copy.everything
 
@@ -334,7 +328,6 @@ def check_models(recorded: RunDirectory) -> None:
 
 
 def main() -> None:
-    """Run, and say what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)

@@ -23,7 +23,6 @@ SLOWEST = Shape(delay_ms=50.0, mbit=1.0)
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images of the data owner, and of the model owner."""
     path = tmp_path_factory.mktemp("images") / "images.npz"
     images(path, train=[0, 1, 2] * 20, test=[0, 1, 2] * 4)
     return path

@@ -37,13 +37,10 @@ class Shape:
     loss: float = 0.0
 
     def argument(self, name: str) -> str:
-        """The same for the command, for the device of this name."""
         return f"{name}:{self.delay_ms}:{self.jitter_ms}:{self.mbit}:{self.loss}"
 
 
 class _Line:
-    """One direction."""
-
     def __init__(self, source: int, sink: int, shape: Shape) -> None:
         self.source = source
         self._sink = sink
@@ -55,7 +52,6 @@ class _Line:
         self._under_way: deque[tuple[float, bytes]] = deque()
 
     def take(self, now: float) -> None:
-        """Everything that waits at the source."""
         while True:
             try:
                 frame = os.read(self.source, _LARGEST_FRAME)
@@ -70,7 +66,6 @@ class _Line:
             self._under_way.append((self._last_due, frame))
 
     def give(self, now: float) -> float:
-        """Hand over what is due; seconds until the next is."""
         while self._under_way and self._under_way[0][0] <= now:
             try:
                 os.write(self._sink, self._under_way.popleft()[1])

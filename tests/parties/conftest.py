@@ -59,7 +59,6 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def keys() -> dict[str, PartyKeys]:
-    """Keys of the members, and of a stranger who is not one."""
     return {name: generate(name) for name in ("server", "alice", "bob", "stranger")}
 
 
@@ -89,7 +88,6 @@ OnUpdate = Callable[[int, Update], None]
 
 
 def accepting(protection: Protection) -> ClientPolicy:
-    """The policy of those who take part with it."""
     return ClientPolicy(uncoordinated_weights=protection.contributors_vary)
 
 
@@ -159,14 +157,12 @@ class Federation:
         self.keeper = Keeper(self.configuration, model)
 
     async def serve(self, *, rounds: int, completed: int = 0, on_round: OnRound | None = None) -> Any:
-        """A task that runs the server; returns when it listens."""
         task = asyncio.create_task(self.server_party(rounds=rounds, completed=completed, on_round=on_round).run())
         await self.event("server", ListeningStarted)
         self.address = self.events("server", ListeningStarted)[-1].address
         return task
 
     def server_party(self, *, rounds: int, completed: int = 0, on_round: OnRound | None = None) -> Any:
-        """The server, not yet running."""
         settings = ServerSettings(
             address="tcp://127.0.0.1:*",
             keys=self.keys["server"],
@@ -189,7 +185,6 @@ class Federation:
         return ServerParty(settings, self.keeper, self.event_log("server"), on_round=on_round or note)
 
     def join(self, name: str, **options: Any) -> asyncio.Task[Ended]:
-        """A task that runs a client; options as of client_party."""
         return asyncio.create_task(self.client_party(name, **options).run())
 
     def client_party(
@@ -206,7 +201,6 @@ class Federation:
         make: Callable[[Configuration], Learner] | None = None,
         moments: Callable[[StatisticsTask, Proceed], Moments] | None = None,
     ) -> Any:
-        """A client, not yet running."""
         settings = ClientSettings(
             address=self.address,
             keys=keys or self.keys[name],
@@ -251,19 +245,16 @@ class Federation:
 
     @staticmethod
     def learner(configuration: Configuration) -> Learner:
-        """A learner on random images."""
         x = torch.randn(SAMPLES, 1, 8, 8, generator=torch.Generator().manual_seed(1))
         return Learner(configuration, x, torch.arange(SAMPLES) % 3, seed=None, device=torch.device("cpu"))
 
     @staticmethod
     async def all_of(*tasks: asyncio.Task[Ended]) -> list[Ended]:
-        """How every one of these tasks ended."""
         async with asyncio.timeout(SECONDS):
             return await asyncio.gather(*tasks)
 
     @staticmethod
     async def vanish(task: asyncio.Task[Ended]) -> None:
-        """The party is gone without a word."""
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

@@ -108,20 +108,16 @@ def check(run: MemorySum) -> Summed | ServerAborted:
 
 @pytest.fixture
 def spoil() -> Callable[..., list[Delivery]]:
-    """Owners make packets that their holders cannot open."""
     return spoiled
 
 
 @pytest.fixture
 def audit() -> Audit:
-    """Check a finished sum and return its outcome."""
     return check
 
 
 @pytest.fixture
 def summed() -> Callable[[MemorySum], Summed]:
-    """Check a sum that must have succeeded and return it."""
-
     def check_sum(run: MemorySum) -> Summed:
         outcome = check(run)
         assert isinstance(outcome, Summed), outcome
@@ -132,12 +128,10 @@ def summed() -> Callable[[MemorySum], Summed]:
 
 @pytest.fixture
 def opened() -> Callable[[MemorySum], Opened]:
-    """Which shares of whom left their holders."""
     return opened_shares
 
 
 def plainest(kind: inspect.Type) -> Any:
-    """The first or smallest value of a field's type."""
     match kind:
         case inspect.BytesType():
             return bytes(kind.min_length or 0)

@@ -54,12 +54,10 @@ ROUND_SECONDS = PHASE_ENDS[Phase.SESSION]
 
 
 def at(time: float, party: str, event: Event) -> Event:
-    """The event as the log of a party has it."""
     return msgspec.structs.replace(event, time=time, party=party)
 
 
 def now(party: str, event: Event) -> Event:
-    """The event as it comes from a party at this moment."""
     return at(time.time(), party, event)
 
 
@@ -138,7 +136,6 @@ class ScriptedRun:
             file.write(msgspec.json.encode(at(self.now + after, party, event)) + b"\n")
 
     def log_line(self, party: str, tag: str, **fields: Any) -> None:
-        """A line that need not be an event of this version."""
         with self.run.events(party).open("a") as file:
             file.write(json.dumps({"event": tag, "time": self.now, "party": party, **fields}) + "\n")
 
@@ -212,7 +209,6 @@ class ScriptedRun:
         self.now += ROUND_SECONDS
 
     def end(self) -> None:
-        """The session ends for everybody who is not gone."""
         for party in ("server", *self.clients):
             if party not in self.gone:
                 self.log(party, SessionEnded(code=None, detail="all rounds are done"))
@@ -231,7 +227,6 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
 
 
 def words_of(figure: Figure, name: str) -> Markup:
-    """The words of a figure, in an <svg> element."""
     words = (text.get_text() for text in figure.findobj(Text))
     return Markup("<svg>%s</svg>") % Markup().join(Markup("<text>%s</text>") % word for word in words if word)
 

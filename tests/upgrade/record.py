@@ -66,7 +66,6 @@ def command(folder: Path, *words: str) -> list[str]:
 
 
 def main() -> None:
-    """Do so, and check that it was stopped in time."""
     with passphrases() as credentials, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["CREDENTIALS_DIRECTORY"] = credentials

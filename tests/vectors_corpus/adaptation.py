@@ -40,7 +40,6 @@ def _written(script: Script, kind: str) -> list[bytes]:
 
 
 def message(about: str) -> Script:
-    """A file of this level."""
     return Script(PROTOCOL, about)
 
 
@@ -92,7 +91,6 @@ def learning_terms(**changes: Any) -> dict[str, Any]:
 
 
 def encoded_learning_terms(**changes: Any) -> bytes:
-    """An encoding of terms."""
     written = message("").do("write terms", terms=learning_terms(**changes))
     return bytes.fromhex(written["encoding"])
 

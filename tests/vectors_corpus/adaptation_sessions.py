@@ -47,7 +47,6 @@ Changes = dict[str, Any]
 
 
 def small_terms(**changes: Any) -> AdaptationTerms:
-    """The terms of these sessions, with other fields."""
     return decode_structure(encoded_learning_terms(**SMALL | changes), AdaptationTerms, limit=TERMS_LIMIT)
 
 
@@ -94,7 +93,6 @@ def begun(
 
 
 def join(play: InferencePlay, name: str, *, batch: int = 1, **changes: Any) -> None:
-    """A data owner says hello."""
     given = {"purpose": "learning", "smallest_cohort": 2, "count": 0, "steps": 3, **changes}
     images = given.pop("images", max(batch, 1))
     kept = play.kept_of(name, name)
@@ -104,13 +102,11 @@ def join(play: InferencePlay, name: str, *, batch: int = 1, **changes: Any) -> N
 
 
 def mask(play: InferencePlay, name: str, terms: AdaptationTerms = TERMS) -> None:
-    """The model owner masks its weights for a data owner."""
     for layer, size in enumerate(weight_bytes(terms.sizes)):
         play.act(f"{MODEL_OWNER}/{name}", "mask", layer=layer, data=drawn(f"layer {layer}", size))
 
 
 def begin(play: InferencePlay, name: str, number: int, based: int = 0, done: int = 0) -> None:
-    """A round begins."""
     play.act(name, "begin_round", number=number, based=based, done=done)
     play.deliver()
     machine = f"{MODEL_OWNER}/{name}"
@@ -154,19 +150,16 @@ def compute(
 
 
 def keep(play: InferencePlay, name: str, number: int) -> None:
-    """A round ends."""
     play.act(name, "keep_round", number=number)
     play.deliver()
 
 
 def ask(play: InferencePlay, name: str, number: int, *survivors: str) -> None:
-    """A sum is asked for."""
     play.act(name, "ask_sum", number=number, survivors=survivors)
     play.deliver()
 
 
 def tell(play: InferencePlay, name: str, number: int, *, lost: bool = False) -> None:
-    """A sum is provided, or the news that there is none."""
     disclose(play, name, number, None if lost else drawn(f"sum {number}", SUM_BYTES))
     play.deliver()
 

@@ -24,7 +24,6 @@ COMMITTED: Final = 0
 
 
 def signing(name: str) -> SigningKey:
-    """The key of a client of the roster."""
     return SigningKey(drawn(f"{name} signing"))
 
 

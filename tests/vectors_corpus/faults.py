@@ -40,24 +40,19 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class HonestSum:
-    """An honest sum that somebody spoils."""
-
     terms: dict[str, Any]
     play: Play
 
     @property
     def agreement(self) -> Agreement:
-        """What its members hold alike."""
         return agreement_of(self.terms)
 
     def said(self, kind: str, sender: str, receiver: str) -> Parcel:
-        """The first message of this kind on that link."""
         return self.play.said(kind, sender, receiver)
 
 
 @cache
 def setting(name: str) -> HonestSum:
-    """The honest sum of this name."""
     terms = sum_terms(**SETTINGS[name])
     # In one setting two clients, of whom one is the cheat, complain of each other, and answer.
     return HonestSum(
@@ -103,12 +98,10 @@ def having(part: Play, expected: dict[str, Any]) -> Play:
 
 
 def body(alter: Alter) -> Reframe:
-    """Another body behind the same envelope."""
     return lambda spoilt, parcel: parcel.saying(alter(spoilt, parcel.message))
 
 
 def fields(**changes: Callable[[bytes], bytes]) -> Reframe:
-    """Other fields in the body."""
     return body(
         lambda spoilt, message: replace(
             message, **{name: change(getattr(message, name)) for name, change in changes.items()}
@@ -117,8 +110,6 @@ def fields(**changes: Callable[[bytes], bytes]) -> Reframe:
 
 
 def envelope(**changes: Any) -> Reframe:
-    """Another envelope before the same body."""
-
     def reframe(spoilt: Any, parcel: Parcel) -> tuple[bytes, ...]:
         old = msgspec.structs.asdict(msgspec.msgpack.decode(parcel.frames[0], type=Envelope))
         return (encode_structure(Envelope(**old | changes)), *parcel.frames[1:])
@@ -137,8 +128,6 @@ def instead(message: Message) -> Reframe:
 
 
 def payload(change: Callable[[bytes], bytes | None]) -> Reframe:
-    """Another raw frame."""
-
     def reframe(spoilt: Any, parcel: Parcel) -> tuple[bytes, ...]:
         raw = change(parcel.frames[2])
         return parcel.frames[:2] if raw is None else (*parcel.frames[:2], raw)
@@ -147,15 +136,12 @@ def payload(change: Callable[[bytes], bytes | None]) -> Reframe:
 
 
 def first_bit(data: bytes) -> bytes:
-    """The data with its first bit changed."""
     return flipped(data, 0)
 
 
 def to(value: bytes) -> Callable[[bytes], bytes]:
-    """Another value altogether."""
     return lambda old: value
 
 
 def members(*chosen: int, size: int = 4) -> Callable[[bytes], bytes]:
-    """Another set of members."""
     return to(encode_members(chosen, size))

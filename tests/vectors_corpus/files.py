@@ -49,7 +49,6 @@ def content(name: str) -> bytes:
 
 
 def schema_content() -> bytes:
-    """The bytes of the schema."""
     return msgspec.json.format(msgspec.json.encode(schema()), indent=0) + b"\n"
 
 

@@ -13,7 +13,6 @@ VECTORS: Final = Path(__file__).parents[1] / "vectors"
 
 
 def protocol_of(name: str) -> str:
-    """Return the protocol of a file of vectors."""
     protocol: str = json.loads((VECTORS / name).read_bytes())["protocol"]
     return protocol
 

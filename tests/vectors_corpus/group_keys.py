@@ -37,7 +37,6 @@ EPOCH: Final = 3
 
 
 def agreement_of(members: int = 3) -> KeyAgreement:
-    """What the members hold alike."""
     names = tuple(f"client-{member}" for member in range(members))
     return KeyAgreement(
         session=drawn("session"), epoch=EPOCH, server=SERVER, members=names,
@@ -60,7 +59,6 @@ def group_keys() -> Script:
 
 
 def begun(about: str) -> Play:
-    """An attempt of three members that have started."""
     play = Play("group key", about)
     agreement = agreement_of()
     play.make(SERVER, Making(linked_key_relay, {"agreement": agreement}))
@@ -80,14 +78,11 @@ def group_key_three() -> Play:
 
 @cache
 def honest() -> Play:
-    """The attempt that somebody spoils."""
     return group_key_three()
 
 
 @dataclass(frozen=True)
 class Honest:
-    """What an honest attempt of three was about."""
-
     agreement: KeyAgreement
 
     @classmethod
@@ -96,12 +91,10 @@ class Honest:
         return cls(agreement_of())
 
     def said(self, kind: str, sender: str, receiver: str) -> Parcel:
-        """The message of this kind on that link."""
         return honest().said(kind, sender, receiver)
 
     @property
     def transcript(self) -> Transcript:
-        """The commitments of all."""
         records = self.said("peer-key-commits", SERVER, CHEAT).message.commits
         return Transcript(self.agreement, split_records(records, COMMIT_BYTES, [0, 1, 2]))
 
@@ -130,13 +123,10 @@ class KeyFault:
 
 
 def signing(name: str) -> SigningKey:
-    """The key that the roster has for a member."""
     return SigningKey(drawn(f"{name} signing"))
 
 
 def _committing(channel_key: Callable[[Honest], bytes]) -> Reframe:
-    """Another channel key, rightly signed."""
-
     def alter(spoilt: Honest, message: KeyCommit) -> KeyCommit:
         chosen = channel_key(spoilt)
         record = commit_record(
@@ -164,7 +154,6 @@ def wrong_packets(owner: int, holders: Sequence[int]) -> bytes:
 
 
 def _unsealed(owner: int, holder: int) -> bytes:
-    """A packet that its owner signed and that does not open."""
     transcript = Honest.of().transcript
     sealed = drawn("no seal", 48)
     parts = transcript.digest, owner.to_bytes(2, "little"), holder.to_bytes(2, "little"), sealed
@@ -172,7 +161,6 @@ def _unsealed(owner: int, holder: int) -> bytes:
 
 
 def _wrong_confirmation(member: int) -> bytes:
-    """The confirmation of another key, rightly signed."""
     return Honest.of().transcript.confirmation(drawn("other key"), signing(f"client-{member}"), member)
 
 

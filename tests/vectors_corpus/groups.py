@@ -109,7 +109,6 @@ def session_groups() -> Play:
 
 @cache
 def all_there() -> Play:
-    """A session that begins with all six."""
     play = begun_session("", groups=PAIRS, draws=128, mode="semi-honest", **CHANGES)
     play.deliver()
     return play
@@ -117,7 +116,6 @@ def all_there() -> Play:
 
 @cache
 def keyed() -> Play:
-    """A session whose clients begin to agree on a key."""
     play = begun_session("", groups=PAIRS, draws=64, group_key=True, mode="none", **CHANGES)
     play.deliver(lambda parcel: None if parcel.kind == "key-commit" else parcel.frames)
     return play

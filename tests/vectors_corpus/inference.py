@@ -56,12 +56,10 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
 
 
 def message(about: str) -> Script:
-    """A file of this level."""
     return Script("private inference", about)
 
 
 def primitive(about: str) -> Script:
-    """A file of this level."""
     return Script("private inference", about)
 
 
@@ -152,13 +150,11 @@ def inference_message_bad_family() -> Script:
 
 
 def terms_with(**changes: Any) -> dict[str, Any]:
-    """Terms with other sizes and other fields."""
     sizes = {name: changes.pop(name, size) for name, size in SIZES.items()}
     return TERMS | {"sizes": sizes} | changes
 
 
 def encoded_terms(**changes: Any) -> bytes:
-    """An encoding of terms."""
     written = message("").do("write terms", terms=terms_with(**changes))
     return bytes.fromhex(written["encoding"])
 
@@ -402,7 +398,6 @@ def inference_waves_bad_number() -> Script:
 
 
 def _no_products() -> Iterator[dict[str, Any]]:
-    """Changes of products that make them none."""
     one = {"left": 0, "right": 1}
     for letters in ("ab,bc", "ab,bc->aC", "ab,bc->a", "ba,ca->bc", "a,bc->abc"):
         yield {"operands": [[2, 3], [3, 2]], "products": [one | {"letters": letters}]}

@@ -90,13 +90,11 @@ class Part(InferencePlay):
             raise ValueError(f"{self.about}: {message} {codes}")
 
     def agree(self, session: bytes, *, images: int = 1, batch: int = 1, terms: bytes = AGREED, **more: Any) -> None:
-        """A data owner's hello and agreement."""
         self.tell(InferenceHello(roster=self.members))
         self.tell(AgreeTerms(terms=terms, images=images, batch=batch), session=session, **more)
 
 
 def names_of(count: int) -> list[str]:
-    """So many data owners."""
     return [f"{DATA_OWNER}-{number}" for number in range(count)]
 
 
@@ -176,7 +174,6 @@ def masked_weights_bad_order() -> Play:
 
 
 def _agreed(part: Part, name: str, audited: int = 0) -> None:
-    """A data owner agrees to terms."""
     join(part, name, audited=audited)
     terms = encoded_terms(**ONE, audited=audited)
     part.tell(InferenceTerms(roster=part.members, terms=terms), party=name, sender=MODEL_OWNER, session=SESSION)
@@ -191,7 +188,6 @@ def pass_started_bad_model() -> Play:
 
 
 def _weights(part: Part, name: str, audited: int = 0) -> None:
-    """A data owner has all masked weights."""
     _agreed(part, name, audited)
     for layer, size in enumerate(weight_bytes(Sizes(**ONE))):
         message = MaskedWeights(layer=layer, chunk=0)
@@ -250,7 +246,6 @@ def _masked(part: Part) -> None:
 
 
 def _computing(part: Part) -> bytes:
-    """The model owner in its first pass."""
     _masked(part)
     session = session_of()
     part.tell(StartPass(weights=WEIGHTS), session=session, sequence=1, round=1)

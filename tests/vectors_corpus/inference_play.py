@@ -41,7 +41,6 @@ BROUGHT: Final[Prefix] = (1, drawn("chain"))
 
 
 def roster(*data_owners: str) -> Roster:
-    """The model owner, these data owners, and the dealer."""
     roles: dict[str, Role] = {MODEL_OWNER: "server", **dict.fromkeys(data_owners, "client"), DEALER: "dealer"}
     keys = {name: SigningKey(drawn(f"{name} signing")).public for name in roles}
     return Roster(
@@ -63,8 +62,6 @@ def _draws(name: str, number: int) -> bytes:
 
 
 class InferencePlay(Play):
-    """Sessions of one model owner."""
-
     def __init__(
         self,
         about: str,
@@ -92,14 +89,12 @@ class InferencePlay(Play):
         }
 
     def _new(self, name: str, kind: Any, /, **settings: Any) -> Any:
-        """Make a machine with randomness of its own."""
         number, self._count[name] = self._count[name], self._count[name] + 1
         return self.make(name, Making(kind, {"roster": self.roster, **settings}, _draws(name, number)))
 
     def join(
         self, kind: Any, name: str, *, request: InferenceRequest, policy: InferencePolicy | None = None, **more: Any
     ) -> None:
-        """A data owner says hello to the model owner."""
         spent = self.spent.get((name, MODEL_OWNER), Spent())
         given = {
             "name": name, "request": request, "policy": policy or InferencePolicy(), "patience": PATIENCE,
@@ -120,7 +115,6 @@ class InferencePlay(Play):
         )  # fmt: skip
 
     def kept_of(self, owner: str, data_owner: str) -> KeptRecord:
-        """What an owner keeps of a data owner's images."""
         name = f"{owner}/kept/{data_owner}"
         if name not in self.machines:
             brought = {} if self._kept is None else {"terms_digest": self._kept, "last": BROUGHT}

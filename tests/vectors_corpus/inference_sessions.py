@@ -41,14 +41,12 @@ def join(
     audited: int = 0,
     **request: int,
 ) -> None:
-    """A data owner with one image, or as it says, says hello."""
     wanted = InferenceRequest(**{"images": 1, "batch": 1, "channels": 1, "side": 1, **request})
     policy = InferencePolicy(bits=bits, weights=weights, audited=audited)
     play.join(InferenceDataOwner, name, request=wanted, policy=policy)
 
 
 def begun(about: str, *, quota: Quota | None = None, **request: Any) -> InferencePlay:
-    """One session in which both owners have agreed."""
     play = InferencePlay(about, DATA_OWNER, terms=small_terms(), quota=quota)
     join(play, **request)
     play.deliver()
@@ -56,14 +54,12 @@ def begun(about: str, *, quota: Quota | None = None, **request: Any) -> Inferenc
 
 
 def mask(play: InferencePlay) -> None:
-    """Mask all layers."""
     for layer, size in enumerate(weight_bytes(Sizes(**ONE))):
         play.act(WITH_DATA_OWNER, "mask", layer=layer, data=drawn(f"layer {layer}", size))
     play.deliver()
 
 
 def start_pass(play: InferencePlay, weights: bytes = WEIGHTS, at: float = 0.0) -> None:
-    """Ask for a pass, and begin it."""
     play.act(DATA_OWNER, "ask", at=at)
     play.deliver()
     play.act(WITH_DATA_OWNER, "begin", weights=weights, at=at)
@@ -91,7 +87,6 @@ def go_through(play: InferencePlay, *, refused_by: str = "", again: str = "") ->
 
 
 def at_dealer(play: InferencePlay, *owners: str) -> None:
-    """Come to the dealer."""
     for owner in owners or (DATA_OWNER, MODEL_OWNER):
         play.come_to_dealer(owner)
     play.deliver()
@@ -107,17 +102,14 @@ def order(
 
 
 def deal(play: InferencePlay, owner: str, number: int, size: int, data_owner: str = DATA_OWNER) -> None:
-    """Deliver corrections."""
     play.act(f"{DEALER}/{data_owner}", "deliver", owner=owner, number=number, data=_words(f"correction {number}", size))
 
 
 def _words(name: str, size: int) -> bytes:
-    """What stands for words; a long one is zero."""
     return drawn(name, size) if size <= 4096 else bytes(size)
 
 
 def start_pass_bad_number() -> Play:
-    """All five exchanges, and every round of a pass."""
     play = begun(
         "An image in one pass, with a dealer; the data owner then says that it begins another pass.",
         batch=3,
@@ -225,7 +217,6 @@ def flip(play: InferencePlay, numbers: Sequence[int]) -> tuple[int, ...]:
 
 
 def reveal(play: InferencePlay, picked: Sequence[int]) -> None:
-    """Reveal the keys of what the coin has picked."""
     for name in (DATA_OWNER, WITH_DATA_OWNER):
         play.act(name, "reveal", keys=[drawn(f"key of {number} of {name}") for number in picked])
         play.deliver()

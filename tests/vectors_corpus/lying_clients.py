@@ -34,8 +34,6 @@ from tests.vectors_corpus.primitives import drawn
 
 
 def advertising(**keys: Callable[[HonestSum, AdvertiseKeys], bytes]) -> Reframe:
-    """Other keys or choices, rightly signed."""
-
     def alter(spoilt: HonestSum, message: AdvertiseKeys) -> AdvertiseKeys:
         chosen = {"channel_key": message.channel_key, "mask_key": message.mask_key, "choices": message.choices}
         chosen |= {name: key(spoilt, message) for name, key in keys.items()}
@@ -45,8 +43,6 @@ def advertising(**keys: Callable[[HonestSum, AdvertiseKeys], bytes]) -> Reframe:
 
 
 def sharing(**changes: Callable[[bytes], bytes]) -> Reframe:
-    """Other shares, rightly signed."""
-
     def alter(spoilt: HonestSum, message: ShareKeys) -> ShareKeys:
         changed = replace(message, **{name: change(getattr(message, name)) for name, change in changes.items()})
         return signed_shares(spoilt, changed)
@@ -55,7 +51,6 @@ def sharing(**changes: Callable[[bytes], bytes]) -> Reframe:
 
 
 def signed_shares(spoilt: HonestSum, message: ShareKeys) -> ShareKeys:
-    """The message with the cheat's signature over it."""
     digest = spoilt.said("peer-keys", SERVER, CHEAT).message.digest
     holders = decode_members(message.holders, spoilt.agreement.size)
     whole = replace(message, packets=message.packets[: PACKET_BYTES * len(holders)].ljust(PACKET_BYTES * len(holders)))

@@ -18,7 +18,6 @@ PAYLOAD: Final = bytes(range(40))
 
 
 def octets(value: bytes) -> dict[str, bytes]:
-    """A byte string within a body."""
     return {"hex": value}
 
 
@@ -102,7 +101,6 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
 
 
 def message(about: str) -> Script:
-    """A file of this level."""
     return Script("secure sum", about)
 
 
@@ -114,7 +112,6 @@ def _written(script: Script, kind: str, **changes: Any) -> list[bytes]:
 
 
 def _parts(kind: str) -> tuple[bytes, bytes, list[bytes]]:
-    """Envelope, body, and raw frames of an honest message."""
     envelope, body, *rest = _written(message(""), kind)
     return envelope, body, rest
 
@@ -334,7 +331,6 @@ POLICY: Final[dict[str, Any]] = {
 
 
 def encoded(**changes: Any) -> bytes:
-    """An encoded configuration."""
     written = message("").do("write configuration", configuration=CONFIGURATION | changes)
     return bytes.fromhex(written["encoding"])
 

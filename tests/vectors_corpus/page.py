@@ -98,7 +98,6 @@ sent. These events are recorded:
 
 
 def page() -> str:
-    """The whole page."""
     lines = [INTRODUCTION]
     structures: dict[str, inspect.StructType | inspect.DataclassType] = {}
     for protocol, computations in COMPUTATIONS.items():

@@ -25,8 +25,6 @@ SERVER: Final = "server"
 
 @dataclass(frozen=True)
 class Parcel:
-    """A message under way."""
-
     number: int
     sender: str
     receiver: str
@@ -35,21 +33,17 @@ class Parcel:
 
     @property
     def kind(self) -> str:
-        """Its type on the wire."""
         return self.packet.envelope.type
 
     @property
     def message(self) -> Any:
-        """The message."""
         return self.packet.parse()
 
     @property
     def packet(self) -> Packet:
-        """The envelope, read, and the body."""
         return decode(self.frames, self.kinds)
 
     def saying(self, message: Message) -> tuple[bytes, ...]:
-        """The frames with another message of the same type."""
         return (self.frames[0], encode_structure(message), *self.frames[2:])
 
 
@@ -58,7 +52,6 @@ Change = Callable[[Parcel], Sequence[bytes] | None]
 
 
 def unchanged(parcel: Parcel) -> Sequence[bytes]:
-    """Deliver it as it is."""
     return parcel.frames
 
 
@@ -85,14 +78,11 @@ class Making:
     draws: bytes | None = None
 
     def but(self, **changes: Any) -> Making:
-        """The same with other settings."""
         return Making(self.kind, {**self.settings, **changes}, self.draws)
 
 
 @dataclass(frozen=True)
 class Input:
-    """What a machine was given: a message, or a call."""
-
     machine: str
     call: str
     given: Mapping[str, Any]
@@ -120,7 +110,6 @@ class Play:
         self._delivered = 0
 
     def make(self, name: str, making: Making) -> Any:
-        """Make a machine."""
         settings = dict(making.settings)
         if making.draws is not None:
             settings["entropy"] = entropy_of(making.draws)
@@ -131,7 +120,6 @@ class Play:
         return self.machines[name]
 
     def act(self, name: str, call: str, /, **given: Any) -> TranscriptStep:
-        """Call a machine, and number what it sends."""
         self.inputs.append(Input(name, call, given, None, self.now))
         machine = self.machines[name]
         result = getattr(machine, call)(**given, **self._at(type(machine), call))
@@ -142,7 +130,6 @@ class Play:
         return {"now": self.now} if "now" in _parameters(kind, call) else {}
 
     def sent(self, name: str, outputs: Iterable[Output]) -> None:
-        """Number the messages, and remember the rest."""
         party = name.split("/")[0]
         for output in outputs:
             if isinstance(output, Transmit):
@@ -166,7 +153,6 @@ class Play:
         return [(name, self.feed(name, parcel, frames))] if name in self.machines else []
 
     def feed(self, name: str, parcel: Parcel, frames: Sequence[bytes]) -> list[Output]:
-        """Feed a machine."""
         self.inputs.append(Input(name, "feed", {"frames": frames}, parcel, self.now))
         machine = self.machines[name]
         given: dict[str, Any] = {"frames": list(frames), **self._at(type(machine), "feed")}
@@ -176,7 +162,6 @@ class Play:
         return outputs
 
     def deliver(self, change: Change = unchanged) -> None:
-        """Deliver everything under way, and what follows from it."""
         while self._delivered < len(self.parcels):
             parcel = self.parcels[self._delivered]
             self._delivered += 1
@@ -190,12 +175,10 @@ class Play:
         return self.act(name, "expire")
 
     def said(self, kind: str, sender: str, receiver: str, number: int = 0) -> Parcel:
-        """One of the messages of this kind on that link."""
         links = (parcel for parcel in self.parcels if (parcel.sender, parcel.receiver) == (sender, receiver))
         return [parcel for parcel in links if parcel.kind == kind][number]
 
     def events(self) -> list[dict[str, Any]]:
-        """The events of all machines."""
         return [event for _, output in self.outputs if (event := event_of(output)) is not None]
 
 

@@ -15,18 +15,15 @@ from tests.vectors_corpus.script import Script
 
 
 def drawn(name: str, length: int = 32) -> bytes:
-    """Bytes that follow from a name alone."""
     return shake_256(name.encode()).digest(length)
 
 
 def flipped(data: bytes, place: int, bit: int = 1) -> bytes:
-    """The bytes with one bit changed."""
     place %= len(data)
     return data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :]
 
 
 def primitive(about: str) -> Script:
-    """A file of this level."""
     return Script("secure sum", about)
 
 

@@ -128,7 +128,6 @@ def session_plain() -> Play:
 
 @cache
 def _honest(name: str) -> Play:
-    """The session that somebody spoils."""
     if name.startswith("encrypted"):
         # Without secure aggregation, which has no part in this and would only make the files long.
         return _encrypted("", "none", 1 if name == "encrypted once" else 2)
@@ -140,8 +139,6 @@ def _fault(session: str, about: str, code: str, kind: str, frames: Reframe, **mo
 
 
 def _instead(message: Message, **changes: Any) -> Reframe:
-    """Another message, behind an envelope with these changes."""
-
     def reframe(_: Any, parcel: Parcel) -> tuple[bytes, ...]:
         head, *_ = envelope(type=message.TYPE, **changes)(None, parcel)
         return (head, encode_structure(message))

@@ -14,12 +14,10 @@ MEMBERS: Final = ("client-0", "client-1", "client-2", "client-3")
 
 
 def group(members: tuple[str, ...] = MEMBERS) -> dict[str, Any]:
-    """A group key that follows from nothing."""
     return {"key": drawn("group key"), "transcript": drawn("transcript"), "members": members}
 
 
 def protection(about: str) -> Script:
-    """A file of this protocol."""
     return Script("protection", about)
 
 

@@ -41,8 +41,6 @@ _NOT_GIVEN = ("entropy", "now")
 
 
 class Recorder:
-    """One transcript in the making."""
-
     def __init__(self, protocol: str) -> None:
         self.protocol = protocol
         self.steps: list[TranscriptStep] = []
@@ -57,7 +55,6 @@ class Recorder:
         self._calling = False
 
     def make(self, name: str, kind: Callable[..., Made], now: float, /, *settings: Any, **more: Any) -> Made:
-        """Make a machine, and record it from now on."""
         given = inspect.signature(kind).bind(*settings, **more)
         if "entropy" in given.arguments:
             given.arguments["entropy"] = self._watched(given.arguments["entropy"])
@@ -116,7 +113,6 @@ class Recorder:
         self._drawn.clear()
 
     def _numbered(self, parcel: Parcel) -> int:
-        """Return the index of a message."""
         frames = tuple(written(bytes(frame)) for frame in parcel.frames)
         return self.place_of(TranscriptMessage(sender=parcel.sender, receiver=parcel.receiver, frames=frames))
 
@@ -182,13 +178,10 @@ def _common(protocol: str, created: Sequence[TranscriptStep]) -> dict[str, Any]:
 
 
 class RecordedWorld(World[Parcel]):
-    """Mixin that records the world of the next base class."""
-
     protocol: ClassVar[str]
 
     @cached_property
     def recorder(self) -> Recorder:
-        """The transcript in the making."""
         return Recorder(self.protocol)
 
     def make(
@@ -202,18 +195,12 @@ class RecordedWorld(World[Parcel]):
 
 
 class RecordedFederation(RecordedWorld, MemoryFederation):
-    """A federation."""
-
     protocol = "federation"
 
 
 class RecordedInference(RecordedWorld, MemoryInference):
-    """Private inference."""
-
     protocol = "private inference"
 
 
 class RecordedAdaptation(RecordedWorld, MemoryAdaptation):
-    """Double-blind adaptation."""
-
     protocol = "double-blind adaptation"

@@ -43,12 +43,10 @@ def changed() -> Rows:
 
 
 def with_row(rows: Rows, name: str, **changes: Any) -> Rows:
-    """The same rows, but of one member."""
     return [row | changes if row["name"] == name else row for row in rows]
 
 
 def rotated(rows: Rows, name: str) -> Rows:
-    """The same, with other keys of one member."""
     (former,) = (row["signing_public"] for row in rows if row["name"] == name)
     return with_row(
         rows, name, curve_public=drawn(f"{name} other curve"), signing_public=drawn(f"{name} other key"),
@@ -213,8 +211,6 @@ def _telling(rows: Callable[[], Rows], version: int = 2, **named: Any) -> Refram
 
 
 def _signing(change: Callable[[bytes], bytes]) -> Reframe:
-    """Something else, which the operator has signed."""
-
     def reframe(_: Any, parcel: Parcel) -> tuple[bytes, ...]:
         encoded = change(signed(changed())["roster"])
         signature = SigningKey(OPERATOR).sign(RosterLabel.SIGN_ROSTER, sha256(encoded).digest())

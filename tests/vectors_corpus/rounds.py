@@ -61,7 +61,6 @@ GROUPED: Final[dict[str, Any]] = {"groups": [[0, 3], [1, 4], [2, 5]], "fewest_su
 
 
 def agreement_of(terms: dict[str, Any]) -> Agreement:
-    """What the members of a sum hold alike."""
     return msgspec.convert(terms, SumTerms, builtin_types=(bytes,), dec_hook=lambda kind, value: value).agreement()
 
 
@@ -88,7 +87,6 @@ def sum_client(terms: dict[str, Any], name: str) -> Making:
 
 
 def contribute(play: Play, terms: dict[str, Any], name: str) -> None:
-    """A client has its vector, which follows from its name."""
     bits, length = terms["ring_bits"], terms["length"]
     vector = words(f"{name} vector", bits, length)
     if terms["mode"] == "none" and vector.any():
@@ -111,7 +109,6 @@ def begun(terms: dict[str, Any], about: str, training: Sequence[str] = ()) -> Pl
 
 
 def played(terms: dict[str, Any], about: str, change: Change = unchanged) -> Play:
-    """A whole sum."""
     play = begun(terms, about)
     play.deliver(change)
     return ending(play, "sum")

@@ -10,8 +10,6 @@ from tacit.simulate.conformance.vectors import Step, VectorFile
 
 
 class Script:
-    """One file in the making."""
-
     def __init__(self, protocol: str, about: str) -> None:
         self.protocol = protocol
         self.about = about
@@ -37,5 +35,4 @@ class Script:
         raise ValueError(f"{name} was to be refused with {code}, but returned {result}")
 
     def file(self) -> VectorFile:
-        """The recorded file."""
         return VectorFile(protocol=self.protocol, about=self.about, computations=tuple(self.steps))

@@ -34,13 +34,11 @@ BAD_MODEL: Final = pack("<6f", 0, 1, float("nan"), 3, 4, 5)
 
 @cache
 def honest() -> Play:
-    """The session that somebody spoils."""
     return session_active()
 
 
 @cache
 def poisoned() -> Play:
-    """A session whose model has a number that is none."""
     play = begun("", model=BAD_MODEL)
     play.deliver()
     return play

@@ -29,7 +29,6 @@ CLIENTS: Final = 3
 
 
 def names(clients: int) -> tuple[str, ...]:
-    """The names of so many clients."""
     return tuple(f"client-{number}" for number in range(clients))
 
 
@@ -67,7 +66,6 @@ def roster_of(rows: Sequence[Mapping[str, Any]], version: int = 0, **signed: Any
 
 
 def policy_of(**fields: Any) -> Policy:
-    """A policy with these fields."""
     return msgspec.convert(fields, Policy)
 
 
@@ -75,7 +73,6 @@ POLICY: Final = policy_of(modes=["active", "semi-honest"])
 
 
 def session_client(name: str, roster: Roster, *, draws: int = 128, **changes: Any) -> Making:
-    """A client of the session."""
     journal: tuple[JournalLine, ...] = ()
     given = {
         "name": name, "roster": roster, "signing": SigningKey(drawn(f"{name} signing")), "policy": POLICY,
@@ -85,7 +82,6 @@ def session_client(name: str, roster: Roster, *, draws: int = 128, **changes: An
 
 
 def session_server(roster: Roster, *, configuration: bytes = b"", **changes: Any) -> Making:
-    """The server of the session."""
     proposed = configuration or encoded(clients=CLIENTS)
     given = {
         "roster": roster, "configuration": decode_structure(proposed, Configuration, limit=BODY_LIMIT), "model": MODEL,

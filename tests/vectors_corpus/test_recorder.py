@@ -47,7 +47,6 @@ def changed_roster() -> RecordedWorld:
 
 
 def lost_sum() -> RecordedWorld:
-    """A data owner that has survived does not say so."""
     names = data_owner_names(2)
     plans = {names[0]: round_plan(1, names), names[1]: round_plan(1, names)[:-1]}
     return RecordedAdaptation(plans, terms=learning_terms(adapters=0)).run()

@@ -42,7 +42,6 @@ class Run:
 
     @property
     def protocol(self) -> str:
-        """Its name in transcripts."""
         return self.recorder.protocol
 
 

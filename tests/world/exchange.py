@@ -22,8 +22,6 @@ from tacit.simulate.world.world import Streams, Timer, World
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message under way."""
-
     sender: str
     receiver: str
     message: Message
@@ -31,13 +29,10 @@ class Delivery:
 
     @property
     def kind(self) -> str:
-        """Its type on the wire."""
         return self.message.TYPE
 
 
 class Exchange(World[Delivery]):
-    """Subclasses make the machines."""
-
     def __init__(
         self,
         streams: Streams,
@@ -55,16 +50,13 @@ class Exchange(World[Delivery]):
 
     @property
     def parties(self) -> dict[str, Machine[Any]]:
-        """Every machine by its name, the server's first."""
         raise NotImplementedError
 
     def run(self) -> Self:
-        """Start every member and settle."""
         self.start()
         return self.settle()
 
     def start(self) -> None:
-        """Start every member that lives."""
         for name, party in self.parties.items():
             if name != self._server and name not in self.dead:
                 self.emit(name, party.trigger(Trigger.START, self.now))
@@ -84,7 +76,6 @@ class Exchange(World[Delivery]):
         return self.emit(item.receiver, hear(self.parties[item.receiver], link, frames, self.now))
 
     def kill(self, name: str) -> None:
-        """The party is gone, and the server notices at once."""
         super().kill(name)
         server: Any = self.parties[self._server]
         if name != self._server:

@@ -37,7 +37,6 @@ class MemoryGroupKey(Exchange):
     def say_instead(
         self, kind: str, sender: str, make: Callable[[Any], Sequence[Any]], *, at: int | None = None
     ) -> None:
-        """make: gives messages; at: all of them by default."""
         super().say_instead(kind, sender, lambda said: [replace(said, message=other) for other in make(said)], at=at)
 
 

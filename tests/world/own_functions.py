@@ -10,23 +10,19 @@ Data = tuple[torch.Tensor, torch.Tensor]
 
 
 def net() -> nn.Module:
-    """A classifier of four numbers."""
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
 
 
 def wider() -> nn.Module:
-    """Another one."""
     return nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 2))
 
 
 def share(client: int, clients: int) -> Data:
-    """More of them from client to client."""
     x = torch.randn(10 + 5 * client, 4, generator=torch.Generator().manual_seed(client))
     return x, (x.sum(1) > 0).long()
 
 
 def step(model: nn.Module, data: Data) -> None:
-    """Gradient descent, which draws nothing."""
     x, y = data
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(5):
@@ -36,10 +32,8 @@ def step(model: nn.Module, data: Data) -> None:
 
 
 def failing(model: nn.Module, data: Data) -> None:
-    """A step with a mistake in it."""
     dict(model.named_parameters())["head"].detach()
 
 
 def broken() -> nn.Module:
-    """A model with one."""
     return nn.Linear(4, "2")  # type: ignore[arg-type]

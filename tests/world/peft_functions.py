@@ -22,7 +22,6 @@ def vit() -> nn.Module:
 
 
 def images(client: int, clients: int) -> Data:
-    """Noise on a shade by class."""
     generator = torch.Generator().manual_seed(client)
     labels = torch.arange(24) % CLASSES
     noise = torch.randn(24, 3, SIZE, SIZE, generator=generator)
@@ -30,7 +29,6 @@ def images(client: int, clients: int) -> Data:
 
 
 def step(model: nn.Module, data: Data) -> None:
-    """Some steps on all images."""
     optimizer = torch.optim.AdamW((one for one in model.parameters() if one.requires_grad), lr=1e-2)
     for _ in range(4):
         optimizer.zero_grad()

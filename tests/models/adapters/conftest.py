@@ -23,7 +23,6 @@ def generator() -> torch.Generator:
 
 @pytest.fixture
 def start() -> AdapterParameters:
-    """What training begins with."""
     sizes = {"blocks": BLOCKS, "tokens": TOKENS, "width": WIDTH, "classes": CLASSES}
     return initial(ParallelConfiguration(rank=RANK), **sizes, seed=2)
 
@@ -82,7 +81,6 @@ def images() -> torch.Tensor:
 
 @pytest.fixture
 def friendly(vit: Vit, images: torch.Tensor) -> FriendlyTransformer:
-    """Converted and calibrated."""
     model = convert(vit(), Approximation())
     calibrate(model, images, margin=1.5)
     return model.eval()

@@ -32,8 +32,6 @@ SCHEDULE = Schedule(rounds=120, learning_rate=0.1, decay_rounds=(100,))
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """What is trained, and how."""
-
     configuration: AdapterConfiguration = field(default_factory=ParallelConfiguration)
     activation: Activation = QUADRATIC_GELU
     sampling: BlockSampling = field(default_factory=AllBlocks)
@@ -52,7 +50,6 @@ ARMS = {
 
 @pytest.fixture(scope="module")
 def one_thread_for_all() -> Iterator[None]:
-    """Small products are slower on several."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -28,7 +28,6 @@ ONE = Schedule(rounds=1, learning_rate=0.01, decay_rounds=())
 
 @pytest.fixture
 def clients(outputs: torch.Tensor, labels: torch.Tensor) -> list[Features]:
-    """Of one and of three images."""
     whole = Features(outputs=outputs, labels=labels)
     return [whole.part(np.array([2])), whole.part(np.array([0, 1, 3]))]
 

@@ -25,7 +25,6 @@ MEAN, STD = 0.5, 0.25
 
 @pytest.fixture(scope="session")
 def digits() -> Callable[[int], Dataset]:
-    """digits(size): all of them at that size, normalised."""
     return cache(lambda size: load(DataConfiguration(), image_size=size))
 
 

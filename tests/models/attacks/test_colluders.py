@@ -27,7 +27,6 @@ def features(count: int) -> torch.Tensor:
 
 
 def rounds(found: torch.Tensor, labels: torch.Tensor, copies: torch.Tensor, count: int) -> list[HeadGradient]:
-    """Of a head that begins at zero."""
     weight, bias = torch.zeros(CLASSES, WIDTH, dtype=torch.float64), torch.zeros(CLASSES, dtype=torch.float64)
     seen = []
     for _ in range(count):

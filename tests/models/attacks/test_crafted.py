@@ -23,7 +23,6 @@ def summed(sent: Any, model: nn.Module, x: torch.Tensor, y: torch.Tensor, client
 
 
 def read(found: torch.Tensor, x: torch.Tensor, psnr: Any) -> int:
-    """How many of the images are among those that were found."""
     return sum(max(psnr(candidate[None], image[None]) for candidate in found) > READ for image in x)
 
 

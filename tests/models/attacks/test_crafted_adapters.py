@@ -46,7 +46,6 @@ def summed(model: AdaptedTransformer, data: Dataset, images: int) -> dict[str, t
 
 
 def read(found: torch.Tensor, x: torch.Tensor, psnr: Any) -> int:
-    """How many of the images are among those that were found."""
     return sum(max((psnr(one[None], image[None]) for one in found), default=0.0) > READ for image in x)
 
 

@@ -31,7 +31,6 @@ def accounted(multiplier: float) -> float:
 
 
 def audited(seed: int, deviation: float, *, guesses: tuple[int, ...] = GUESSES, norm: float = NORM) -> float:
-    """The bound from one noisy sum of all canaries."""
     generator = np.random.default_rng(seed)
     canaries = Canaries.draw(CANARIES, size=SIZE, norm=norm, generator=generator)
     total = np.sum([canaries.update(index) for index in range(CANARIES)], axis=0, dtype=np.float32)

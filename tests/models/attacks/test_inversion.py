@@ -24,7 +24,6 @@ GradientsOf = Callable[[nn.Module, torch.Tensor, torch.Tensor], dict[str, torch.
 
 
 def decibels(found: torch.Tensor, true: torch.Tensor) -> float:
-    """Peak signal-to-noise ratio, for pixels from 0 to 1."""
     return float(-10 * ((found - true) * STD[0]).square().mean().log10())
 
 

@@ -16,7 +16,6 @@ BATCHES = 25
 
 @pytest.fixture(scope="module")
 def trained(small_vit: Any, digits: Any) -> nn.Module:
-    """A transformer after one epoch."""
     model, data = small_vit(), digits(16)
     once = TrainingConfiguration(optimizer="adamw", learning_rate=1e-3, epochs=1, batch_size=32)
     train(model, data.x_train, data.y_train, once, seed=1, device=torch.device("cpu"))

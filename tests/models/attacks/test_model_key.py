@@ -20,8 +20,6 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Case:
-    """A model and the gradients of one image, both encrypted."""
-
     def __init__(self, model: nn.Module, gradients: Tensors, x: torch.Tensor, matrix: Matrix, seed: int = 3) -> None:
         layout = Layout.of(model)
         self.key = ModelKey.draw(layout, np.random.default_rng(seed).bytes(random_bytes(layout)), matrix=matrix)

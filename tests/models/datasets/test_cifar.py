@@ -93,8 +93,6 @@ def test_the_python_version(tmp_path: Path, content: Content) -> None:
 
 
 class Trap:
-    """Unpickling it creates a file."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 

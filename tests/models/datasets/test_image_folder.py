@@ -60,7 +60,6 @@ def test_a_class_that_is_only_in_the_test_is_named(root: Path) -> None:
 
 
 def test_what_is_hidden_is_no_class_and_no_image(root: Path, picture: Callable[..., None]) -> None:
-    """As notebooks leave it behind."""
     before = image_folder.read(root)
     for place in ("train/.ipynb_checkpoints/a.png", "train/cat/.ipynb_checkpoints/a.png", "test/.cache/x.png"):
         picture(root / place, height=8)

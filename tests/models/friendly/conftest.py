@@ -49,7 +49,6 @@ def images() -> torch.Tensor:
 
 @pytest.fixture
 def friendly(timm_model: VisionTransformer, images: torch.Tensor) -> FriendlyTransformer:
-    """Converted and calibrated."""
     model = convert(timm_model, Approximation())
     calibrate(model, images, margin=1.5)
     return model

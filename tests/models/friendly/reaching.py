@@ -16,8 +16,6 @@ from tacit.models.friendly.transformer import FriendlyTransformer, LayerNorm
 
 @dataclass(frozen=True, kw_only=True)
 class NormReach:
-    """What a LayerNorm has seen."""
-
     centred: float
     """Largest magnitude of a value of its input, the mean of its token taken away."""
     variance: Interval
@@ -26,8 +24,6 @@ class NormReach:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockReach:
-    """What a block has seen. Magnitudes are the largest."""
-
     first_norm: NormReach
     second_norm: NormReach
     queries: tuple[float, ...]
@@ -48,8 +44,6 @@ class BlockReach:
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """What a model has seen."""
-
     pixel: float
     """Magnitude of a normalised pixel."""
     blocks: tuple[BlockReach, ...]

@@ -105,7 +105,6 @@ def test_parameters_are_replaced_in_a_copy(friendly: FriendlyTransformer, images
 def test_the_weight_of_a_linear_layer_may_multiply_by_itself(
     friendly: FriendlyTransformer, images: torch.Tensor
 ) -> None:
-    """As masked weights do on shares."""
     calls: list[str] = []
 
     def make(name: str, tensor: torch.Tensor) -> Any:

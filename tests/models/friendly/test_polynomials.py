@@ -71,7 +71,6 @@ def test_quadratic_gelu_is_the_formula_of_the_paper(x: float) -> None:
 
 
 def algorithm_1(x: float, degree: int) -> float:
-    """As printed in Appendix B.3."""
     a, b = 2 - x, 1 - x
     for _ in range(degree):
         b = b**2
@@ -117,6 +116,5 @@ def test_the_share_of_an_exponential_is_its_error_over_its_value(bound: float, d
 
 
 def test_of_a_very_large_exponential_everything_is_left_out() -> None:
-    """math.exp takes no more than 709."""
     assert exponential_share(1e4, 6) == 1
     assert 1 - 1e-9 < exponential_share(720, 16) <= 1

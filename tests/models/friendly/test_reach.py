@@ -27,7 +27,6 @@ def norm_reach(norm: Any, x: torch.Tensor) -> NormReach:
 
 
 def block_reach(block: Any, x: torch.Tensor) -> BlockReach:
-    """Of timm's block, from its definition."""
     first = block.norm1(x)
     heads, width = block.attn.num_heads, x.shape[-1]
     query, key, value = block.attn.qkv(first).unflatten(-1, (3, heads, width // heads)).permute(2, 3, 0, 1, 4)

@@ -62,16 +62,12 @@ POLICY = OpeningPolicy(rounds=8, owners=3, smallest_cohort=2, colluders=0)
 
 @dataclass(frozen=True)
 class Owned:
-    """What a data owner has."""
-
     images: torch.Tensor
     labels: torch.Tensor
 
 
 @dataclass
 class AdaptingHouse:
-    """The parties of a test."""
-
     house: House
     model: PrivateModel
     learning: PublicLearning
@@ -198,7 +194,6 @@ class AdaptingHouse:
                 assert ended.code is None, ended
 
     def common(self, name: str) -> AdapterParameters:
-        """What a data owner has in the end."""
         found = self.learners[name].common
         assert found is not None
         return found
@@ -206,7 +201,6 @@ class AdaptingHouse:
 
 @asynccontextmanager
 async def adapting(directory: Path, model: PrivateModel, learning: PublicLearning) -> AsyncIterator[AdaptingHouse]:
-    """An empty house, and nothing left of it at the end."""
     async with house(directory) as found:
         yield AdaptingHouse(found, model, learning)
 
@@ -224,7 +218,6 @@ def _no_long_farewells(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def short(learning: PublicLearning, rounds: int = 2, batches: int = 2) -> PublicLearning:
-    """Fewer rounds than a learning has in earnest."""
     schedule = Schedule(rounds=rounds, learning_rate=0.05, decay_rounds=())
     return msgspec.structs.replace(learning, schedule=schedule, batches=batches)
 
@@ -248,7 +241,6 @@ def in_the_clear(
     owned: Sequence[Owned],
     weights: Sequence[int] = (),
 ) -> list[AdapterParameters]:
-    """The common parameters after every round."""
     ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
     norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
     clients = [Features(outputs=block_outputs(model, own.images), labels=own.labels) for own in owned]
@@ -262,7 +254,6 @@ def distance(one: AdapterParameters, other: AdapterParameters) -> float:
 
 
 async def begun(found: AdaptingHouse, owned: dict[str, Owned], mode: str = "active", **changed: Any) -> None:
-    """Everybody at work."""
     await found.dealer(mode=mode)
     await found.model_owner(**changed)
     for name, own in owned.items():

@@ -52,8 +52,6 @@ BOUNDS: Final = StepBounds(
 
 @dataclass(frozen=True, repr=False)
 class Example:
-    """A batch, and parameters before a step."""
-
     sizes: StepSizes
     parameters: AdapterParameters
     outputs: torch.Tensor
@@ -61,7 +59,6 @@ class Example:
 
     @property
     def norm(self) -> FinalNorm:
-        """The head reads the standardised token itself."""
         ones = torch.ones(self.sizes.width, dtype=torch.float64)
         return FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=BOUNDS.epsilon)
 
@@ -135,12 +132,10 @@ def fitted(sizes: StepSizes, bounds: StepBounds = BOUNDS) -> StepScales:
 
 @cache
 def _usual(sizes: StepSizes) -> StepScales:
-    """To fit the exponential takes most of a test's time."""
     return fitted_step(sizes.adapter, sizes.head, BOUNDS, adapters=sizes.adapters)
 
 
 def with_bound(bounds: StepBounds, name: str, largest: float) -> StepBounds:
-    """The same bounds but for the largest of one name."""
     if name in bounds.parameters:
         return replace(bounds, parameters={**bounds.parameters, name: largest})
     changed: dict[str, Any] = {name: (0.1, largest) if name == "variances" else largest}

@@ -17,7 +17,6 @@ SESSION = bytes(range(32))
 
 
 def outputs(images: int, seed: int = 1) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Shares of both layers, and counts."""
     generator = torch.Generator().manual_seed(seed)
     words = torch.randint(-(2**63), 2**63 - 1, (2, images, 3, 4), generator=generator)
     counts = torch.randint(-(2**63), 2**63 - 1, (images,), generator=generator)
@@ -25,7 +24,6 @@ def outputs(images: int, seed: int = 1) -> tuple[list[torch.Tensor], torch.Tenso
 
 
 def resumed(kept: KeptShares, session: bytes = SESSION) -> KeptShares:
-    """It goes on with all that there is."""
     kept.resumed(SHAPE, session, kept.record.last[0])
     return kept
 

@@ -34,7 +34,6 @@ DRAWS = 400
 
 @pytest.fixture(scope="module")
 def probing(one_block: Transformer) -> PublicLearning:
-    """Two rounds."""
     return msgspec.structs.replace(
         made(one_block, PROBE), schedule=Schedule(rounds=2, learning_rate=0.05, decay_rounds=())
     )
@@ -54,7 +53,6 @@ def budget_for(sums: float, learning: PublicLearning, deviation: float) -> float
 
 
 def held(openings: Openings, number: int, words: int) -> bytes:
-    """A round in which both learn nothing, and survive."""
     for name in OWNERS:
         openings.sums.begin(name, number)
         openings.sums.keep(name, number)

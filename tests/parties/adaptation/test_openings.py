@@ -20,14 +20,12 @@ POLICY = OpeningPolicy(rounds=8, owners=2, smallest_cohort=2, colluders=0)
 
 
 def words(*parameters: int, refused: int = 0) -> torch.Tensor:
-    """A share of these parameters, and of what is counted."""
     counted = torch.zeros(COUNTS, dtype=torch.int64)
     counted[REFUSED] = refused
     return torch.cat([torch.tensor(parameters), counted])
 
 
 def held(openings: Openings, number: int, shares: dict[str, torch.Tensor]) -> bytes:
-    """A round in which all learn, and say who survived."""
     for name, share in shares.items():
         openings.sums.begin(name, number)
         openings.sums.keep(name, number)

@@ -29,8 +29,6 @@ with pytest.MonkeyPatch.context() as patch:
 
 @dataclass(frozen=True, repr=False)
 class Outcome:
-    """What a prediction on shares came to."""
-
     logits: torch.Tensor
     outside: int
     rounds: tuple[Round, ...]
@@ -110,7 +108,6 @@ def test_what_goes_round_in_a_lift_is_out_of_range(what: str, factor: int) -> No
 
 
 def test_what_a_step_alone_looks_at_does_not_refuse_a_prediction() -> None:
-    """Derivatives, and the spread of logits for a softmax."""
     assert run(example(), fitted(SIZES, replace(BOUNDS, derivatives=0.01, logits=0.1))).outside == 0
 
 

@@ -34,7 +34,6 @@ RESULTS = Results(labels=1, bits=0)
 
 
 def made(model: Transformer, adapter: AdapterConfiguration) -> PublicLearning:
-    """Rehearsed on noise, whose labels say nothing."""
     exact, x, outputs = model.exact(), None, []
     x = exact.embed(exact.patches(model.images.double()))
     for block in exact.blocks:
@@ -85,7 +84,6 @@ def plain_of(learning: PublicLearning) -> Any:
 
 
 def told(terms: AdaptationTerms, plain: Any) -> PublicLearning:
-    """As a data owner reads it."""
     return learning_of(msgspec.structs.replace(terms, arithmetic=msgspec.msgpack.encode(plain)))
 
 
@@ -213,7 +211,6 @@ def test_terms_with_other_batches_are_refused(private: PrivateModel, learning: P
 
 
 def leaves(plain: Any, path: Way = ()) -> Iterator[tuple[Way, int | float]]:
-    """Every number, and the way to it."""
     if isinstance(plain, dict | list | tuple):
         for key, part in plain.items() if isinstance(plain, dict) else enumerate(plain):
             yield from leaves(part, (*path, key))

@@ -91,7 +91,6 @@ def learnt(seed: int, owners: int, alpha: float, rounds: int = 25, batches: int 
 
 
 def outside(batch: Reached, bounds: StepBounds) -> set[str]:
-    """What of a batch is out of range."""
     most = {
         name: getattr(bounds, name) for name in ("outputs", "inputs", "channels", "tokens", "derivatives", "logits")
     }

@@ -43,7 +43,6 @@ def configured(**changes: Any) -> Configuration:
 
 
 def summed(configuration: Configuration, shares: list[list[int]]) -> Words:
-    """The sum of what these contribute, in the ring."""
     given_words = [contribution(configuration, torch.tensor(share, dtype=torch.int64)) for share in shares]
     packing = configuration.packing()
     total = np.zeros(packing.length, packing.ring.word)
@@ -53,7 +52,6 @@ def summed(configuration: Configuration, shares: list[list[int]]) -> Words:
 
 
 def told(keeper: RoundsKeeper) -> SharesSum:
-    """What the next round begins with."""
     found = read_sum(keeper.bytes)
     assert found is not None
     return found

@@ -55,13 +55,11 @@ PROBE: Final = replace(SIZES, adapters=0)
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    """Of the size of a student, with polynomials."""
     return transformer(STUDENT, classes=10, images=digits(), std=0.15, offsets=4.0)
 
 
 @pytest.fixture(scope="module")
 def stock() -> Transformer:
-    """The same with the functions themselves."""
     return transformer(STUDENT, classes=10, images=digits(), std=0.15, offsets=4.0, approximation=STOCK)
 
 
@@ -91,7 +89,6 @@ def fitted(model: Transformer, given: Example, **changed: float) -> StepScales:
 def terms_of(
     model: Transformer, sizes: StepSizes, scales: StepScales, purpose: Purpose, results: Results = LOGITS
 ) -> AdaptationTerms:
-    """Those of which the rounds of a pass follow."""
     return AdaptationTerms(
         weights=bytes(32),
         sizes=model.public.sizes,
@@ -129,7 +126,6 @@ def learning(given: Example, *both: CollectedCarried) -> list[Carried]:
 
 
 def predicting(given: Example, run: WholePass) -> list[Carried]:
-    """What both owners begin a prediction with."""
     return [
         PredictingCarried(share, parameters=parameters)
         for share, parameters in zip(run.begun, (nothing(given.sizes), shares_of_known(given.parameters)), strict=True)

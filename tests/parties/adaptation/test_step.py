@@ -39,8 +39,6 @@ TOLERANCE: Final = 2.0**-8
 
 @dataclass(frozen=True, repr=False)
 class Outcome:
-    """What a step on shares came to."""
-
     parameters: list[ParameterShares]
     outside: int
     refused: int

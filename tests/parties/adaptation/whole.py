@@ -63,10 +63,8 @@ class WholePass:
 
     @property
     def rounds(self) -> tuple[Round, ...]:
-        """What was exchanged so far."""
         return tuple(self.pair.log)
 
     @property
     def in_range(self) -> bool:
-        """What the last round of range opened."""
         return self._pass.in_range()

@@ -18,15 +18,12 @@ _NUMBERS = count()
 
 @dataclass
 class Transport:
-    """Makes both ends of links of one kind."""
-
     scheme: str
     keys: Mapping[str, PartyKeys]
     roster: Roster
     directory: Path
 
     def anywhere(self) -> str:
-        """An address that nobody uses."""
         return "tcp://127.0.0.1:*" if self.scheme == "tcp" else f"ipc://{self.directory}/{next(_NUMBERS)}"
 
     async def bind(self, address: str = "", limits: Limits | None = None) -> ServerEndpoint:
@@ -36,7 +33,6 @@ class Transport:
         )
 
     async def connect(self, server: ServerEndpoint, name: str, limits: Limits | None = None) -> ClientEndpoint:
-        """A client endpoint with a link."""
         return await ClientEndpoint.connect(
             server.address, keys=self.keys[name], server=self.roster.server, limits=limits
         )

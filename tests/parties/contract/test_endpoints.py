@@ -28,7 +28,6 @@ PATIENCE_SECONDS = 30
 
 
 async def contents(endpoint: Any, until: Callable, count: int) -> list[tuple[str, list[bytes]]]:
-    """Sender and frames of the next messages."""
     messages = [await until(endpoint, Received) for _ in range(count)]
     return [(message.sender, [bytes(frame) for frame in message.frames]) for message in messages]
 

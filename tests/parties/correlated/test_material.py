@@ -46,7 +46,6 @@ def assembled(request: Request, parties: int) -> list[list[torch.Tensor]]:
 
 
 def whole(tensors: Any) -> np.ndarray:
-    """The sum modulo 2^64, as Python integers."""
     total = sum(tensor.numpy().astype(object) for tensor in tensors)
     return np.asarray(np.asarray(total, object) % RING, object)
 

@@ -20,7 +20,6 @@ def drawn(seed: int, *shape: int) -> Words:
 
 
 def points(seed: int, places: Words, levels: int, values: Words) -> tuple[PointKeys, list[Words]]:
-    """The keys, and the words of both owners."""
     roots = drawn(seed, len(places), 2), drawn(seed + 1, len(places), 2)
     keys = point_keys(roots, places, levels, values)
     return keys, [point_words(rank, roots[rank], keys) for rank in range(2)]
@@ -94,7 +93,6 @@ def test_the_lowest_bits_of_the_words_of_thresholds_are_enough(bits: int) -> Non
 
 
 def test_many_trees_are_as_each_alone() -> None:
-    """However trees are cut into pieces for the cache."""
     for trees in (1, 63, 64, 65, 1000):
         secrets = drawn(3, trees) & np.uint64(31)
         roots = drawn(4, trees, 2), drawn(5, trees, 2)

@@ -56,7 +56,6 @@ def student(model: FriendlyTransformer) -> PrivateStudent:
 
 
 def asked(student: PrivateStudent, results: Results = LOGITS) -> tuple[torch.Tensor, Pair]:
-    """The logits that the data owner receives of IMAGES."""
     pair = Pair()
     both = {name: pair.fixed(weight) for name, weight in student.weights.items()}
     shares = [input_share(student.public, len(IMAGES), pixels) for pixels in (None, IMAGES)]

@@ -93,8 +93,6 @@ def test_the_bound_is_where_the_documentation_puts_it(value: int, fails: bool) -
 
 @dataclass(frozen=True)
 class Row:
-    """Values of one band of magnitudes, divided by 2^16."""
-
     band: int
     values: int
     stock_failures: int

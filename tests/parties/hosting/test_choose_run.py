@@ -101,7 +101,6 @@ def test_what_clients_remember_goes_on(folder: PartyFolder) -> None:
 
 
 def test_an_interrupted_beginning_is_nothing(folder: PartyFolder) -> None:
-    """Killed between the folder and its experiment."""
     folder.new_run("digits")
     assert choose_run(folder, DIGITS).run.path.name == "0002-digits"
 

@@ -54,7 +54,6 @@ def hosts(tmp_path: Path) -> Host:
 
 
 def ended(runs: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-    """What each of them returned, or raised."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -74,13 +74,11 @@ NOISE = torch.randn(20, 1, 8, 8, generator=torch.Generator().manual_seed(2))
 
 @pytest.fixture(scope="session")
 def one_block() -> Transformer:
-    """One block, on noise."""
     return transformer(SMALL, classes=3, images=NOISE, std=0.4)
 
 
 @pytest.fixture(scope="session")
 def stock_block() -> Transformer:
-    """The same with the functions themselves."""
     return transformer(SMALL, classes=3, images=NOISE, std=0.4, approximation=STOCK)
 
 
@@ -120,8 +118,6 @@ def stock() -> Transformer:
 
 @dataclass(frozen=True)
 class Example:
-    """The block of a transformer."""
-
     block: Block
     fitted: FittedModel
     x: torch.Tensor
@@ -151,5 +147,4 @@ def example_of(model: Transformer) -> Example:
 
 @pytest.fixture(scope="session", params=["one_block", "stock_block", "squared_block"])
 def example(request: pytest.FixtureRequest) -> Example:
-    """The block of every kind."""
     return example_of(request.getfixturevalue(request.param))

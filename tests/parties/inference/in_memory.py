@@ -52,7 +52,6 @@ class Pair:
         return words
 
     def _corrected(self, request: Request, number: int) -> list[torch.Tensor]:
-        """The dealer makes them once, for one or both."""
         if number in self._corrections:
             return self._corrections.pop(number)
         weight = None
@@ -64,7 +63,6 @@ class Pair:
         return made
 
     def fixed(self, weight: IntegerWeight) -> tuple[FixedLinear, FixedLinear]:
-        """The layer at both parties."""
         shape = (weight.words.shape[0], weight.words.shape[1])
         number = self.taken[MODEL]
         (mask,), _ = (party.take(Weight(MODEL, shape)) for party in self.parties)
@@ -73,7 +71,6 @@ class Pair:
         )
 
     def run(self, *programs: Program[Any]) -> list[Any]:
-        """Drive both to their ends; what they return."""
         results: list[Any] = [None, None]
         asked: list[Communication | None] = [None, None]
         for rank, program in enumerate(programs):
@@ -99,8 +96,6 @@ class Pair:
 
 
 class Pass:
-    """A pass of both parties, which stops after every stage."""
-
     def __init__(
         self,
         friendly: FriendlyTransformer,
@@ -122,7 +117,6 @@ class Pass:
         self.counts = [torch.zeros((), dtype=torch.int64)] * 2
 
     def __iter__(self) -> Iterator[ModelStage]:
-        """Every stage, once it has run."""
         images = len(self.pixels)
         for stage in self.stages:
             runs = [
@@ -140,20 +134,17 @@ class Pass:
         return int(sum(self.counts)) % (1 << PLACE)
 
     def finish(self) -> bool:
-        """Run it to its end; see in_range()."""
         for _ in self:
             pass
         return self.in_range()
 
     def opened(self) -> int:
-        """What the last round of range opened."""
         ((one, other),) = (words for words in self.pair.exchanges if words[0].operation == RANGE)
         ((share, bits),), ((another, _),) = one.sent, other.sent
         assert bits == WORD_BITS
         return int(share + another) % (1 << WORD_BITS)
 
     def in_range(self) -> bool:
-        """Whether the results were told."""
         return self.opened() == 0
 
 
@@ -167,6 +158,5 @@ def _size(sender: Communication) -> int:
 
 
 def shares(words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Uniform additive shares modulo 2^64."""
     mask = Keystream(os.urandom(32)).draw(tuple(words.shape))
     return words - mask, mask

@@ -58,20 +58,17 @@ class Cable:
 
     @classmethod
     async def to(cls, address: str) -> Cable:
-        """A cable whose other end is at an address."""
         cable, port = cls(), int(address.rpartition(":")[2])
         cable._server = await asyncio.start_server(lambda *near: cable._join(port, *near), "127.0.0.1", 0)
         cable.address = f"tcp://127.0.0.1:{cable._server.sockets[0].getsockname()[1]}"
         return cable
 
     async def cut(self) -> None:
-        """Nothing goes through any more, in either direction."""
         self._server.close()
         self.abort()
         await self._server.wait_closed()
 
     def abort(self) -> None:
-        """Break what goes through; others may come."""
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()
@@ -92,8 +89,6 @@ class Cable:
 
 @dataclass
 class House:
-    """The parties of a test."""
-
     directory: Path
     told: list[tuple[str, Event]] = field(default_factory=list)
     """Events that have been written into event logs and not been waited for, each with the name of its event_log."""
@@ -172,7 +167,6 @@ class House:
         self.cables.clear()
 
     async def stop(self, *names: str) -> None:
-        """End these parties at once."""
         tasks = [self.tasks.pop(name) for name in names]
         for task in tasks:
             task.cancel()
@@ -198,7 +192,6 @@ def working_threads() -> set[threading.Thread]:
 
 @asynccontextmanager
 async def house(directory: Path) -> AsyncIterator[House]:
-    """An empty house, and nothing left of it at the end."""
     threads = working_threads()
     found = House(directory)
     try:

@@ -88,8 +88,6 @@ def test_each_layer_norm_has_its_own_epsilon(one_block: Transformer) -> None:
 
 
 def times(**factors: float) -> Callable[[Any], None]:
-    """Weights of the block's layers, multiplied."""
-
     def change(model: Any) -> None:
         for name, factor in factors.items():
             model.get_parameter(f"blocks.0.{name.replace('_', '.')}.weight").mul_(factor)

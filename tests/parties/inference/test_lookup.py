@@ -134,7 +134,6 @@ def test_every_value_and_every_bound_of_few_levels() -> None:
 
 
 def test_a_count_of_which_all_bits_are_compared_is_zero_or_not() -> None:
-    """Whatever the mask; no bit is overlooked."""
     counts = [2, 3, 255, (1 << 31) - 1, RING - 1, *(1 << power for power in range(PLACE))]
     assert outside(counts * 8, Range(0, 1), levels=PLACE) == 8 * len(counts)
     assert outside([0] * 16, Range(0, 1), levels=PLACE) == 0

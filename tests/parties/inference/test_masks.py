@@ -28,7 +28,6 @@ Opened = tuple[tuple[int, ...], int]
 
 
 def masks(request: object) -> list[Opened]:
-    """Of a request: each hides one value."""
     if isinstance(request, Narrow):
         factor = [] if request.factor is None else [(request.factor, WORD_BITS)]
         return [(request.shape, request.bits), *factor]

@@ -34,7 +34,6 @@ OPTIONAL = (
 
 
 def leaves(plain: Any, path: Way = ()) -> Iterator[tuple[Way, int | float]]:
-    """Every number, and the way to it."""
     if path == ("waves",):  # A digest: tests of its own.
         return
     if not isinstance(plain, dict | list | tuple):
@@ -188,7 +187,6 @@ def test_the_residual_stream_has_one_scale(student: Transformer) -> None:
 
 
 def idle(program: Program[Any]) -> Carried:
-    """Run it on words that come from nowhere."""
     exchange = next(program)
     while True:
         try:

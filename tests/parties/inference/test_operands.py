@@ -42,7 +42,6 @@ def test_a_contraction_is_that_of_einsum(letters: str) -> None:
 
 
 def test_large_contractions_are_exact_modulo_a_power_of_two() -> None:
-    """Where digits are multiplied, and words wrap."""
     one, other = torch.randint(-(2**63), 2**63 - 1, (64, 70)), torch.randint(-(2**63), 2**63 - 1, (90, 64))
     assert contracted("ab,ca->cb", one, other, 64).equal(torch.einsum("ab,ca->cb", one, other))
 

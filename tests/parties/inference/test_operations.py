@@ -32,14 +32,12 @@ with pytest.MonkeyPatch.context() as patch:
 
 
 def both(act: Callable[[Party, int], Program[Any]]) -> tuple[torch.Tensor, Pair]:
-    """The sum of what both parties end with."""
     pair = Pair()
     one, other = pair.run(*(act(party, party.rank) for party in pair.parties))
     return one + other, pair
 
 
 def integers(*shape: int, below: int) -> torch.Tensor:
-    """Random, with both ends of the range among them."""
     drawn = torch.randint(-below + 1, below, shape)
     drawn.view(-1)[:3] = torch.tensor([-below + 1, below - 1, 0])
     return drawn

@@ -36,7 +36,6 @@ TOLD = NORM | CUT_NORMS | SUMS | TURNS | WAVES | CUTS | LEVELS
 
 
 def of_true_functions(one_block: Transformer) -> PublicModel:
-    """All parts that a block can have, in each."""
     public = one_block.public
     sums = SteppedInverse(factor=1, low=20, high=1000, levels=14, scale=2.0**20)
     divisions = (Division(cut=11, sums=sums), Division(cut=13, sums=sums))
@@ -50,19 +49,16 @@ def of_true_functions(one_block: Transformer) -> PublicModel:
 
 
 def with_forms(public: PublicModel, blocks: tuple[Scales, ...]) -> PublicModel:
-    """The same with these blocks, whose forms the sizes have."""
     sizes = msgspec.structs.replace(public.sizes, forms=tuple(block.form for block in blocks))
     return msgspec.structs.replace(public, sizes=sizes, blocks=blocks)
 
 
 def order(public: PublicModel) -> bytes:
-    """All that is ordered for a pass of two images."""
     numbers = {name: number for number, name in enumerate(layer_shapes(public.sizes))}
     return b"".join(encoded_requests(stage.requests(2, numbers)) for stage in stages(public))
 
 
 def others(number: Any) -> list[Any]:
-    """Of the same kind."""
     if isinstance(number, bool):
         return [not number]
     if isinstance(number, str):
@@ -119,7 +115,6 @@ def test_what_it_tells_of_a_block_are_a_few_numbers_below_64(one_block: Transfor
 
 
 def _name(path: Way) -> Way:
-    """Without the numbers of blocks and coefficients."""
     names = tuple(part for part in path if isinstance(part, str))
     return names[1:] if names[0] == "blocks" else names
 

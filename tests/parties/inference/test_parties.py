@@ -46,7 +46,6 @@ BLOCK_ERROR = 2e-3
 
 
 def error_of(found: Inferred, friendly: Any, images: torch.Tensor) -> float:
-    """Of the logits, beside the norm of those in the clear."""
     exact = with_parameters(friendly, lambda name, tensor: tensor.double())
     with torch.no_grad():
         expected = exact(images.double())
@@ -81,7 +80,6 @@ async def test_stages_and_rounds_of_a_pass_may_depend_on_its_number(
     monkeypatch: pytest.MonkeyPatch,
     ahead: int | None,
 ) -> None:
-    """Here every second pass discloses the input of blocks."""
     sizes, images = private.public.sizes, one_block.images[:5]
     terms = private.terms(most_images=5, most_batch=2)
     plans = [of_model(private.public, terms), known_plan(private.public, terms)]
@@ -202,7 +200,6 @@ async def test_a_model_that_is_replaced_ends_sessions_and_serves_new_ones(
 async def test_a_data_owner_may_leave_before_all_is_answered(
     one_block: Transformer, private: PrivateModel, tmp_path: Path, answers: int, code: str | None, detail: str
 ) -> None:
-    """Between two passes that is the regular end."""
     images, found = one_block.images[:3], list[Answer]()
     async with house(tmp_path) as home:
         await home.dealer()
@@ -338,8 +335,6 @@ async def test_a_dealer_that_holds_another_roster_deals_nothing(
 
 @dataclass(frozen=True)
 class LyingModel(PrivateModel):
-    """What its owner says of the arithmetic is not what fits."""
-
     arithmetic: bytes = b""
 
     def terms(self, **offers: Any) -> Terms:

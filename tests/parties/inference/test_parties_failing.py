@@ -335,8 +335,6 @@ class Come(Endpoint):
 
 
 class Slow(Hooks):
-    """Who hears bob takes beyond every deadline."""
-
     seconds = 0.0
 
     def heard(self, sender: str, frames: Sequence[memoryview]) -> None:

@@ -40,7 +40,6 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 
 
 def places(fitted: FittedModel) -> Iterator[tuple[str, CheckedSum]]:
-    """Every checked place of a model of one block."""
     (scales,), head = fitted.public.blocks, fitted.public.head
     yield "first variance", scales.first_norm.variance
     yield "second variance", scales.second_norm.variance

@@ -46,7 +46,6 @@ def scaled(images: torch.Tensor, pretrained: Pretrained) -> torch.Tensor:
 
 
 def crops(pictures: Sequence[torch.Tensor], count: int, seed: int, pretrained: Pretrained) -> torch.Tensor:
-    """Square parts of 0.4 to 1 of a picture's shorter edge."""
     generator, found = torch.Generator().manual_seed(seed), []
     for _ in range(count):
         picture = pictures[int(torch.randint(len(pictures), (), generator=generator))]

@@ -55,7 +55,6 @@ def grouped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def centred(x: torch.Tensor) -> torch.Tensor:
-    """As the residual stream on shares is."""
     return x - x.mean(-1, keepdim=True)
 
 

@@ -81,7 +81,6 @@ def test_inverses_are_within_their_bounds_over_the_whole_range(
 
 @pytest.mark.parametrize("function", ["inverse", "inverse root"])
 def test_polynomials_stand_for_the_inverses_of_a_student(function: Function) -> None:
-    """The polynomial itself, at the lower ends of intervals."""
     steps, divisor = 7, 3.0
     own = inverse(function, steps=steps, divisor=divisor)
     table = fitted_table("it", own, bits=64, unit=2.0**20, most=5.0, low=0.5, high=3.0)

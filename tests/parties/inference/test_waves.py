@@ -79,7 +79,6 @@ def test_halves_are_rounded_up(bits: int) -> None:
 
 
 def dealt(wave: Wave, mask: torch.Tensor) -> list[torch.Tensor]:
-    """What the dealer computes for this mask."""
     request = Waves(tuple(mask.shape), len(wave.cosines), wave.words, 64)
     return list(request.solve([[mask], [torch.zeros_like(mask)]], None))
 

@@ -59,8 +59,6 @@ def test_a_client_with_a_budget_wants_noise_that_counts(protection: Any, accepte
 
 
 class Three(Policy, frozen=True):
-    """A budget of three vectors."""
-
     def cost(self, configuration: Configuration) -> float:
         return 1.0
 

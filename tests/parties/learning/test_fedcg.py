@@ -64,7 +64,6 @@ def learner(configuration: Configuration, samples: int) -> Learner:
 
 
 def hold(configuration: Configuration, keeper: Keeper, updates: dict[str, Update], *, round: int = 1) -> None:
-    """The server's end of a round."""
     vectors = {name: update.words for name, update in updates.items()}
     total = added(configuration.packing(), list(vectors.values()))
     keeper.apply(keeper.decode(total, len(vectors)), vectors, round=round)

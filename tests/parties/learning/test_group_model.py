@@ -43,7 +43,6 @@ def member(first: Any = None, **settings: Any) -> GroupModel:
 
 
 def agreed(epoch: int = 0) -> list[GroupKey]:
-    """What each of three members holds after an agreement."""
     keys: list[GroupKey] = memory_group_key(3, epoch=epoch).run().outcome(GroupKey)
     assert len(keys) == 3
     return keys

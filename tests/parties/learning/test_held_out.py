@@ -82,7 +82,6 @@ def reference(task: Task, flat: np.ndarray[Any, Any], own: Images) -> tuple[int,
 
 
 def agreed() -> list[Group]:
-    """A group key of the three, as each of them has it."""
     keys: list[GroupKey] = memory_group_key(len(NAMES)).run().outcome(GroupKey)
     return [Group(key, name) for key, name in zip(keys, keys[0].members, strict=True)]
 

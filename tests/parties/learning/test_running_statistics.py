@@ -57,7 +57,6 @@ OWN = Workload(model=Patches)
 
 
 def federation(**settings: Any) -> tuple[Keeper, list[Learner]]:
-    """settings: of the task, and the mode."""
     mode, training = settings.pop("mode", "active"), settings.pop("training", {})
     task = Task(
         model=Architecture(image_size=8, factory="own:Patches"),
@@ -92,7 +91,6 @@ def trained(one: Learner) -> Flat:
 
 
 def test_the_statistics_of_a_round_are_there_after_it() -> None:
-    """They move by a hundred times the clip of a parameter."""
     keeper, members = federation()
     total = total_of(keeper, [one.update(1, keeper.bytes).words for one in members])
     theirs = [keeper.layout.split(trained(one)) for one in members]
@@ -133,7 +131,6 @@ def test_under_the_key_of_a_group_they_are_as_without_one() -> None:
 
 
 def test_coordinates_that_few_send_move_alone() -> None:
-    """A mean without its variance, and the other way round."""
     protection: Protection = BinaryWeights(zero_probability=0.6)
     keeper, members = federation(protection=protection, mode="semi-honest")
     before = keeper.flat

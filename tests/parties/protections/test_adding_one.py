@@ -28,7 +28,6 @@ ALONE = "[policy]\nuncoordinated_weights = true\n"
 
 @pytest.fixture(autouse=True)
 def scheme(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The class; known in these tests alone."""
     monkeypatch.setattr(catalogue, "_REGISTERED", dict(catalogue._REGISTERED))
     return catalogue.register(importlib.import_module("tests.parties.protections.random_top_k").RandomTopK)
 
@@ -64,8 +63,6 @@ def test_what_it_does_not_go_with_is_refused(more: str, complaint: str) -> None:
 
 
 class Recording(Learner):
-    """A learner that keeps its drafts and updates."""
-
     drafts: list[Draft]
     updates: list[Update]
 

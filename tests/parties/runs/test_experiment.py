@@ -398,7 +398,6 @@ def test_types_without_words_are_a_defect() -> None:
 @pytest.mark.parametrize("encryption", [None, Encryption(matrix="gaussian", initial_model="server", rekey_every=3)])
 @pytest.mark.parametrize("scheme", registered())
 def test_a_file_with_any_protection_parses_back(scheme: str, encryption: Encryption | None) -> None:
-    """What other protections have stands there as comments."""
     protection = read_protection({"scheme": scheme})
     mode = "none" if scheme == "fedcg" else "active"
     experiment = Experiment(

@@ -50,7 +50,6 @@ def test_the_bound_counts_all_clients_and_not_those_of_a_round() -> None:
 
 
 def remedies(message: str) -> list[float]:
-    """The numbers that a refusal of a fraction proposes."""
     assert "\n" not in message
     words = message.split("; ", 1)[1].replace(";", "").split()
     return [float(word) for word in words if word.replace(".", "", 1).isdigit()]

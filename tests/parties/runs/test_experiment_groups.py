@@ -46,7 +46,6 @@ def test_without_the_key_nobody_is_in_a_group() -> None:
     ],
 )
 def test_the_values_of_the_page_fit(clients: int, size: int, corrupt: float, dropout: float) -> None:
-    """docs/groups.md."""
     found = made(clients, size, corrupt, dropout)
     assert {found.groups().count(group) for group in found.groups()} <= {size, size + 1}
 

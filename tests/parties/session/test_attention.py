@@ -14,8 +14,6 @@ from tacit.protocol.core.machine import Ended, Output
 
 
 class Clock:
-    """An event log whose clock the test sets."""
-
     def __init__(self) -> None:
         self.seconds = 0.0
 
@@ -61,8 +59,6 @@ class Queue:
 
 
 class Busy(Shell[Any, Any]):
-    """Its first message takes beyond the deadline."""
-
     def _take_event(self, event: Event) -> list[Output]:
         self._machine.heard += 1
         self._event_log.seconds = 2.0  # type: ignore[attr-defined]

@@ -33,7 +33,6 @@ class Cable:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until either end or the cable is gone."""
         with contextlib.suppress(OSError):
             if self._open.is_set():
                 far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)

@@ -98,7 +98,6 @@ class Arm:
         self.quantisation = rate * self.configuration.packing().error_bound(3) / contributors
 
     def hold(self, rounds: int, keys: list[GroupKey] | None = None) -> "Arm":
-        """keys: of each learner, where the model is encrypted."""
         for _ in range(rounds):
             self.hold_one(keys)
         return self
@@ -121,7 +120,6 @@ class Arm:
 
 @pytest.fixture(scope="module")
 def keys() -> list[list[GroupKey]]:
-    """What three members hold after two agreements."""
     return [memory_group_key(3, epoch=epoch).run().outcome(GroupKey) for epoch in (0, 1)]
 
 
@@ -134,7 +132,6 @@ def one_thread() -> Any:
 
 
 def accuracy(arm: Arm, flat: Flat) -> float:
-    """On 200 images that nobody trained on."""
     return arm.learners[0].evaluate(flat, *images(200), batch_size=200).accuracy
 
 

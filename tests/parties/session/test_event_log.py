@@ -28,8 +28,6 @@ WORDS = st.text(st.characters(exclude_categories=("C", "Z")))
 
 
 class Happened(Event, frozen=True, kw_only=True):
-    """An event that has a field of every kind."""
-
     value: Any = None
     phase: Phase = Phase.TRAIN
     dropped: list[Dropout] = msgspec.field(default_factory=list)

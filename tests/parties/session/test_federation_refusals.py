@@ -61,7 +61,6 @@ async def test_a_stranger_is_not_admitted_and_the_server_says_who_it_was(federat
 
 @pytest.mark.asyncio
 async def test_a_client_with_another_roster_is_told_so(federation: Any) -> None:
-    """Client 4 holds a roster without client 3."""
     server = await federation.serve(rounds=1)
     partial = Roster(tuple(member for member in federation.roster.members if member.name != "client-3"))
     other = federation.join("client-4", roster=partial)
@@ -284,7 +283,6 @@ class Stuck:
 async def test_what_goes_wrong_while_a_party_is_stopped_is_told(
     federation: Any, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    """It is stopped all the same."""
     monkeypatch.setattr(shell, "LAST_SECONDS", 0.0 if late else federation.seconds)
     party, endpoint = federation.client_party("client-1"), Stuck()
     working = asyncio.create_task(party._perform(endpoint, party._machine.start(EventLog.now())))

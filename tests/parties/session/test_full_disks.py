@@ -55,7 +55,6 @@ class Outcome:
     stderr: str
 
     def complaint(self, status: int) -> str:
-        """The one line that a refused command says."""
         assert self.status == status, (self.stdout, self.stderr)
         (line,) = self.stderr.splitlines()
         assert "Traceback" not in self.stdout
@@ -90,7 +89,6 @@ def rounds_held(run: Path) -> list[tuple[int, str]]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one round."""
     directory = tmp_path_factory.mktemp("finished")
     outcome = tacit("simulate", experiment(directory), "--out", directory / "run")
     assert outcome.status == 0, outcome.stderr
@@ -99,7 +97,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 

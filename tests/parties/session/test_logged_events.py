@@ -33,7 +33,6 @@ def told() -> Told:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """clock(seconds) sets the time; it starts at 100."""
     times = [100.0]
     monkeypatch.setattr(EventLog, "now", staticmethod(lambda: times[0]))
     return lambda seconds: times.__setitem__(0, seconds)
@@ -46,7 +45,6 @@ def event_log(tmp_path: Path, told: Told, clock: Callable[[float], None]) -> Ite
 
 
 def plain(events: Iterable[Event]) -> list[Event]:
-    """The events without time and party."""
     return [structs.replace(event, time=0.0, party="") for event in events]
 
 

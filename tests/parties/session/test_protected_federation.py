@@ -28,8 +28,6 @@ FINISHED = Ended(None, "the federation is finished")
 
 
 class Recording(Learner):
-    """A learner of its own seed, that keeps its drafts."""
-
     drafts: list[Draft]
 
     def learn(self, *arguments: Any, **options: Any) -> Draft:

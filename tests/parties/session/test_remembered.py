@@ -40,7 +40,6 @@ SESSION_OVER = Ended(None, "all rounds are done")
 
 
 def proposal(scheme: str) -> tuple[Configuration, bytes]:
-    """A configuration with its first model."""
     mode: Any = "none" if scheme == "fedcg" else "active"
     experiment = Experiment(
         model=LENET,
@@ -69,7 +68,6 @@ def learner(configuration: Configuration) -> Learner:
 
 
 def model_after(round: int, first: bytes) -> bytes:
-    """What a server might have after this round."""
     return (np.frombuffer(first, "<f4") * np.float32(1 + round / 100)).astype("<f4").tobytes()
 
 
@@ -87,7 +85,6 @@ def lived(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Configuration
 
 
 def awake(configuration: Configuration, file: MemoryFile) -> Learner:
-    """The client in another life."""
     client, remembered = learner(configuration), file.read(OWNER)
     assert remembered is not None
     client.take_up(remembered)

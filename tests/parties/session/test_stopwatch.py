@@ -44,8 +44,6 @@ def test_work_that_fails_counts_too() -> None:
 
 
 def test_work_that_a_party_hands_to_a_thread_is_its_own() -> None:
-    """Two at a time, as of clients in one process."""
-
     async def party(work: Callable[[], str]) -> set[str]:
         with Stopwatch() as stopwatch:
             await asyncio.gather(asyncio.to_thread(work), asyncio.to_thread(work))

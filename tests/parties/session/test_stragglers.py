@@ -98,7 +98,6 @@ async def test_a_straggler_works_on_one_round_at_a_time(
 
 @pytest.fixture
 def gates() -> Iterator[dict[str, threading.Event]]:
-    """What holds up the work of a name, opened at the end."""
     events = {name: threading.Event() for name in ("first", "second", "third")}
     yield events
     for event in events.values():

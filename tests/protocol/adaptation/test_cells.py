@@ -348,7 +348,6 @@ def test_genuine_messages_and_events_take_every_transition(taken: set[Transition
 
 
 def ended_with_the_last_word_of(last: str) -> None:
-    """A step whose last opening is that of this owner."""
     run = world(brought=True)
     run.start()
     assert run.advance(lambda: DATA_OWNER in run.served)

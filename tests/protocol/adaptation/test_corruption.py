@@ -60,7 +60,6 @@ CODES: dict[tuple[str, str], set[Code | None]] = {
 
 
 def world() -> MemoryAdaptation:
-    """A round whose sum is told, and one that nobody was in."""
     plan = (*round_plan(1, NAMES), ("ask_sum", (2, ())))
     return MemoryAdaptation(dict.fromkeys(NAMES, plan), brought=True)
 
@@ -69,7 +68,6 @@ TRANSCRIPT = tuple(world().run().log)
 
 
 def changed(name: str, value: Any) -> Any:
-    """Another value of the same type."""
     match value:
         case bool() | None:
             raise NotImplementedError(name)
@@ -85,7 +83,6 @@ def changed(name: str, value: Any) -> Any:
 
 
 def corruptions(parcel: Parcel) -> list[tuple[str, str, Parcel]]:
-    """All single changes of a message."""
     found = []
     for place, part in enumerate(("envelope", "body")):
         plain = msgpack.unpackb(parcel.frames[place])
@@ -102,7 +99,6 @@ def corruptions(parcel: Parcel) -> list[tuple[str, str, Parcel]]:
 
 
 def known(run: MemoryAdaptation) -> list[Any]:
-    """What the parties were told of rounds."""
     kinds = (RoundAsked, RoundAnswered, RoundKept, SumTold)
     return [(each.party, vars(each.output)) for each in run.told if isinstance(each.output, kinds)]
 

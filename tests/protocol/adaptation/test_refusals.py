@@ -51,7 +51,6 @@ PREDICTION = learning_terms(purpose="prediction")
 
 
 def world(*plan: Any, **given: Any) -> MemoryAdaptation:
-    """One data owner, that may be told its own sum here."""
     return MemoryAdaptation({DATA_OWNER: plan or round_plan(1, [DATA_OWNER])}, **({"opening": ALONE} | given))
 
 
@@ -405,7 +404,6 @@ def test_the_secret_of_zeros_is_in_no_text() -> None:
 
 
 def test_no_ending_tells_more_than_fits_a_message() -> None:
-    """Reasons are cut to what the other side reads."""
     names = tuple(sorted(f"{number:03d}{'n' * 61}" for number in range(9)))
     plan = (("begin_round", (1, 0, 0)), ("keep_round", (1,)), ("ask_sum", (1, tuple(sorted((*names, DATA_OWNER))))))
     run = world(*plan).run()

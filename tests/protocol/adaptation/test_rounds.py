@@ -29,7 +29,6 @@ FIRST, SECOND, THIRD = NAMES
 
 
 def told(run: MemoryAdaptation, name: str) -> list[tuple[int, bytes | None, str]]:
-    """The sums that a data owner was told."""
     return [
         (each.number, None if each.data is None else bytes(each.data), each.reason)
         for each in run.outcome(SumTold, name)
@@ -156,7 +155,6 @@ def test_any_interleaving_of_the_links_leads_to_the_same(choices: st.DataObject)
 @pytest.mark.parametrize("kind", ["begin-round", "keep-round", "ask-sum", "opening"])
 @pytest.mark.parametrize("fault", ["unreadable", "gone"])
 def test_a_fault_in_one_session_leaves_the_others_alone(kind: str, fault: str) -> None:
-    """An owner without which the sum is that of the others."""
     two = (FIRST, SECOND)
     plans: dict[str, Any] = dict.fromkeys(two, round_plan(1, two)) | {THIRD: round_plan(1, ())}
     run = MemoryAdaptation(plans)

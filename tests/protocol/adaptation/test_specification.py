@@ -24,7 +24,6 @@ def value(formula: str, letters: dict[str, int]) -> int:
 
 
 def _sizes(operations: tuple[str, ...], letters: dict[str, int]) -> list[tuple[str, int]]:
-    """Rows of these operations, with their bytes."""
     return [(name, value(formula, letters)) for name, formula, _ in ROWS if name in operations]
 
 

@@ -146,7 +146,6 @@ def test_every_order_of_learning_and_saying(colluders: int) -> None:
 
 
 def learned(number: int = 1, owners: tuple[str, ...] = ALL, **changes: int) -> RoundSums:
-    """A round that these owners have ended."""
     sums = RoundSums(policy(**changes))
     for owner in owners:
         sums.begin(owner, number)
@@ -230,7 +229,6 @@ def test_an_owner_has_a_share_in_one_round() -> None:
 
 
 def test_time_is_left_to_survivors_from_the_first_word_on() -> None:
-    """Whoever else has waited for how long."""
     sums = learned()
     early = "time is left to survivors of round 1 who have not said who survived"
     sums.say("a", 1, ALL, 50.0)

@@ -57,7 +57,6 @@ def parsed(kind: type[Message], body: bytes) -> Message | RemoteProtocolError:
 
 
 def cost(kind: type[Message], body: bytes) -> int:
-    """The most memory that reading it needs, in bytes."""
     return min(peak(kind, body) for _ in range(2))  # The first time, tables of the interpreter may grow.
 
 
@@ -80,7 +79,6 @@ def key(name: str) -> bytes:
 
 
 def encoded_fields(message: Message) -> list[bytes]:
-    """Each field with its key, as the message has it."""
     return [key(name) + msgspec.msgpack.encode(getattr(message, name)) for name in message.__struct_fields__]
 
 
@@ -145,7 +143,6 @@ def test_random_bodies_cost_no_more(kind: type[Message], body: bytes) -> None:
 @cases("filler", FILLERS)
 @cases("kind", KINDS)
 def test_bodies_of_eight_mebibytes(kind: type[Message], filler: str, plain_message: Any) -> None:
-    """The same at full length."""
     size = int(min(longest_encoding(kind), BODY_LIMIT))
     plain = plain_message(kind)
     for body in bodies(kind, plain, FILLERS[filler](max(size - 200, 8))):

@@ -41,7 +41,6 @@ def built(cls: type[Any], fields: dict[str, Any]) -> Any:
 
 
 def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
-    """All values that the annotation of a field admits."""
     match kind:
         case inspect.BytesType(min_length=least, max_length=most):
             return st.binary(min_size=least or 0, max_size=min(most or LONGEST_DRAWN, LONGEST_DRAWN))
@@ -126,7 +125,6 @@ def read(frames: list[Frame]) -> tuple[Envelope, Message] | RemoteProtocolError:
 
 @st.composite
 def mutations(draw: st.DrawFn, original: bytes) -> bytes:
-    """The bytes with one place changed."""
     place = draw(st.integers(0, len(original) - 1))
     stop = draw(st.integers(place, len(original)))
     return draw(
@@ -182,7 +180,6 @@ def test_the_examples_below_start_from_valid_encodings() -> None:
 
 
 def one(value: bytes) -> bytes:
-    """A Fetch whose chunk is this raw msgpack value."""
     return b"\x81\xa5chunk" + value
 
 

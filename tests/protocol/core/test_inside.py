@@ -62,8 +62,6 @@ class Own(Input):
 
 
 class Worker(Machine[Work], outputs=Send | Said | Refused | Finished):
-    """Answers in round 1, and holds a secret."""
-
     def __init__(self) -> None:
         super().__init__(INNER, Work.WORKING)
         self.data = "secret"
@@ -99,8 +97,6 @@ INNER: Table[Work] = {
 
 
 class Container(Machine[State], outputs=Send | Said | Refused, contains={"work": (State.BUSY,)}):
-    """Marks what it passes on."""
-
     work: Worker | None
 
     def __init__(self) -> None:

@@ -20,7 +20,6 @@ def ends() -> tuple[Link, Link]:
 
 
 def packet(said: Transmit, **changes: int | bytes) -> Packet:
-    """What arrives, with other fields in the envelope."""
     fields = {name: getattr(decode(said.frames, MESSAGES).envelope, name) for name in Envelope.__struct_fields__}
     return decode([encode_structure(Envelope(**fields | changes)), *said.frames[1:]], MESSAGES)  # type: ignore[operator]
 

@@ -166,7 +166,6 @@ GROUPED = {
 
 
 def may_become(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-    """The rule of groups, client by client."""
     if max(before) != GONE and (max(before) > 0) != (max(after) > 0):
         return False
     for number in {place for place in before if place > 0}:
@@ -180,7 +179,6 @@ def may_become(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
 
 
 def refused(held: Roster, offered: Roster) -> Code | None:
-    """Why it may not become this one, if so."""
     try:
         check_rules(held, offered)
     except RemoteProtocolError as error:

@@ -76,7 +76,6 @@ def test_labels_are_distinct_and_none_is_forgotten() -> None:
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:
-    """RFC 5869 for one block of output."""
     return hmac.digest(hmac.digest(salt, secret, "sha256"), info + b"\x01", "sha256")
 
 
@@ -86,7 +85,6 @@ def test_derive_by_hand(secret: bytes, label: Label, salt: bytes, info: bytes) -
 
 
 def test_agreement_of_rfc_7748() -> None:
-    """Section 6.1."""
     alice = AgreementKey(bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a"))
     bob = AgreementKey(bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb"))
     assert alice.public.hex() == "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"

@@ -86,7 +86,6 @@ GROUPS = {"b": 300, "a": 2, "c": 2, "d": 300, "e": 300}
 
 
 def grouped(groups: dict[str, int]) -> Roster:
-    """The server, and these clients in this order."""
     clients = [
         msgspec.structs.replace(member(name, "client", 10 + n), group=groups[name]) for n, name in enumerate(groups)
     ]

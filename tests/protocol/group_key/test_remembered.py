@@ -96,7 +96,6 @@ def test_a_fresh_session_asks_nobody_to_remember() -> None:
 
 
 def test_nothing_in_the_place_of_a_model_that_was_to_be_made_is_refused() -> None:
-    """Only of what it is to remember may a client have none."""
     one = MemoryFederation(small_configuration(4, **SETTINGS, initial_model="clients"), 4)
     one.idle = {"client-0"}
     one.start()

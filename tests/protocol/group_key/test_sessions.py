@@ -49,7 +49,6 @@ def plain(key: Any, model: bytes) -> np.ndarray:
 
 
 def epochs(one: MemoryFederation) -> list[int]:
-    """The attempts that were begun, in order."""
     seen: list[int] = []
     for parcel in one.log:
         if isinstance(message := parcel.message, StartKey) and message.epoch not in seen:
@@ -80,12 +79,10 @@ def check(one: MemoryFederation) -> list[RoundDone]:
 
 
 def used(one: MemoryFederation) -> list[int]:
-    """The epoch of the key of every round."""
     return [next(t.key.epoch for t in one.outcome(Train) if t.round == r.round and t.key) for r in check(one)]
 
 
 def failures(one: MemoryFederation) -> list[tuple[int, str, list[str]]]:
-    """Epoch, code and culprits of the attempts that failed."""
     return [(failed.epoch, failed.code, failed.by) for failed in one.outcome(KeyAgreementFailed, SERVER)]
 
 
@@ -96,13 +93,11 @@ def everybody_got_the_last_model(one: MemoryFederation, *names: str) -> None:
 
 
 def gives_up(one: MemoryFederation, name: str) -> None:
-    """The member says so, and is gone."""
     one.put(one.forge(name, SERVER, LEFT, round=0))
     one.kill(name)
 
 
 def test_a_model_of_another_length_is_not_provided() -> None:
-    """Its own shell made a mistake."""
     one = federation()
     one.idle = set(one.roster.clients)
     one.start()
@@ -112,7 +107,6 @@ def test_a_model_of_another_length_is_not_provided() -> None:
 
 
 def between_rounds(one: MemoryFederation) -> MemoryFederation:
-    """Hold a round, and stop before the next."""
     one.paused = True
     one.settle(until=one.now + 1)
     one.paused = False
@@ -147,7 +141,6 @@ def test_a_key_alone_needs_no_transfer_of_models() -> None:
 
 @cases("leaver", ["client-0", "client-3"])
 def test_a_member_that_leaves_between_rounds(leaver: str) -> None:
-    """The one that provided the model, and another."""
     one = federation(rounds=3)
     one.start()
     between_rounds(one)
@@ -310,7 +303,6 @@ def test_fewer_than_the_smallest_cohort_wait_for_others() -> None:
 
 
 def test_when_nobody_is_left_who_can_read_the_model_the_session_ends() -> None:
-    """All started again, and have forgotten their keys."""
     one = federation(3)
     one.start()
     between_rounds(one)
@@ -462,7 +454,6 @@ def test_a_member_that_leaves_in_the_last_round_keeps_nobody_from_the_last_model
 
 @cases("kind", [KeyContribution, KeyedModel])
 def test_who_starts_again_in_an_attempt_is_there_for_the_next(kind: type[Message]) -> None:
-    """With as few clients as a round takes."""
     one = federation(3)
 
     def hook(parcel: Parcel) -> list[Parcel]:

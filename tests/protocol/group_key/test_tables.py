@@ -74,7 +74,6 @@ def test_the_table_says_what_is_written_here(table: Any, states: Any, expected: 
 
 
 def brought_to(party: str, state: str) -> MemoryGroupKey:
-    """An agreement whose party is in this state."""
     run = memory_group_key(2, seed=b"cells")
     if state == "READY":
         return run

@@ -135,13 +135,10 @@ def test_terms_that_the_policy_names_are_accepted_and_others_are_not() -> None:
 
 
 def fields(**changes: Any) -> Make:
-    """The same message with other fields."""
     return lambda run, parcel: [altered(parcel, message=msgspec.structs.replace(parcel.message, **changes))]
 
 
 def shifted(**changes: int) -> Make:
-    """The same message with higher numbers in its fields."""
-
     def make(run: MemoryInference, parcel: Parcel) -> list[Parcel]:
         moved = {name: getattr(parcel.message, name) + change for name, change in changes.items()}
         return fields(**moved)(run, parcel)
@@ -158,12 +155,10 @@ def payload(change: Callable[[bytes], bytes]) -> Make:
 
 
 def bare(run: MemoryInference, parcel: Parcel) -> list[Parcel]:
-    """Without its raw frame."""
     return [replace(parcel, frames=parcel.frames[:2])]
 
 
 def repeated(run: MemoryInference, parcel: Parcel) -> list[Parcel]:
-    """Once more, as the next message."""
     return [parcel, altered(parcel, sequence=parcel.packet.envelope.sequence + 1)]
 
 
@@ -176,7 +171,6 @@ def third_pass(run: MemoryInference, parcel: Parcel) -> list[Parcel]:
 
 
 def bad_sizes(run: MemoryInference, parcel: Parcel) -> list[Parcel]:
-    """Terms with a side that the patches do not share evenly."""
     encoded = encode_structure(run.terms)
     assert encoded.count(b"\xa4side\x04") == 1
     return fields(terms=encoded.replace(b"\xa4side\x04", b"\xa4side\x05"))(run, parcel)

@@ -84,7 +84,6 @@ TYPES = {"inference-hello": "dealer-hello", "opening": "randomness"}
 
 
 def changed(value: Any) -> Any:
-    """Another value of the same type and length."""
     match value:
         case int():
             return value + 1
@@ -98,7 +97,6 @@ def changed(value: Any) -> Any:
 
 
 def corruptions(parcel: Parcel) -> list[tuple[str, str, Parcel]]:
-    """All single changes of a message."""
     found = []
     for place, part in enumerate(("envelope", "body")):
         plain = msgpack.unpackb(parcel.frames[place])

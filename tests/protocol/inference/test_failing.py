@@ -30,7 +30,6 @@ def world(images: int = 1, **given: Any) -> MemoryInference:
 
 
 def results(run: MemoryInference) -> list[tuple[str, int, bytes]]:
-    """What the owners were told in rounds and of weights."""
     return [
         (told.party, getattr(told.output, "step", -1), bytes(told.output.data))
         for told in run.told

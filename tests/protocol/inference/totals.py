@@ -7,8 +7,6 @@ from tacit.protocol.inference.schedule import Round
 
 
 class RoundsTotal(NamedTuple):
-    """All rounds of one operation."""
-
     model_owner_bytes: int
     data_owner_bytes: int
     rounds: int

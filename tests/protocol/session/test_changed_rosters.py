@@ -57,7 +57,6 @@ def federation(roster: Roster = FIRST, **changes: object) -> MemoryFederation:
 
 
 def go_on(one: MemoryFederation) -> MemoryFederation:
-    """Everybody in the roster joins the next session."""
     one.paused = False
     one.start()
     return one.settle()

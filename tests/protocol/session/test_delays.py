@@ -26,7 +26,6 @@ PARAMETERS = WINDOW * CHUNK_WORDS - 5
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors travel in chunks of 16 words of four bytes."""
     monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 4 * CHUNK_WORDS)
 
 
@@ -79,5 +78,4 @@ def test_where_all_have_trained_at_the_same_time(clients: int, expected: int, mo
 def test_keys_and_shares_take_a_round_trip_where_nobody_trains_as_long(
     clients: int, expected: int, training: float, more: int
 ) -> None:
-    """docs/decisions/017-fresh-keys.md says what follows."""
     assert delays(clients, mode="active", together=True, slowest=training) == expected + more

@@ -13,8 +13,6 @@ MODE = cases("mode", ["active", "none"])
 
 
 class StandingFederation(MemoryFederation):
-    """The first rounds move nothing."""
-
     standing = 1
 
     def apply(self, done: RoundDone) -> str:
@@ -24,12 +22,10 @@ class StandingFederation(MemoryFederation):
 
 
 def fetched(one: MemoryFederation, name: str) -> list[int]:
-    """The rounds in which a client asked for a model."""
     return [parcel.packet.envelope.round for parcel in one.log if parcel.sender == name and parcel.packet.kind is Fetch]
 
 
 def received(one: MemoryFederation, name: str) -> int:
-    """The bytes of models that a client received."""
     chunks = [parcel.packet for parcel in one.log if parcel.receiver == name and parcel.packet.kind is Chunk]
     return sum(len(packet.payload or b"") for packet in chunks)
 

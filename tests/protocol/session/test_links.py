@@ -255,7 +255,6 @@ def test_a_bad_hello() -> None:
 
 @cases("away", [GRACE - 1, GRACE + 1])
 def test_a_round_begins_with_those_who_are_cut_off_for_the_moment(away: float) -> None:
-    """They are in it if they are back within the grace."""
     one = federation(rounds=3)
     one.paused = True
     one.start()

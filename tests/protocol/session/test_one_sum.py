@@ -47,8 +47,6 @@ def test_settings_are_judged_by_a_policy() -> None:
 
 
 class Noise(SumClient):
-    """Sends any words."""
-
     def contribute(self, vector: npt.ArrayLike, now: float, *, weight: int = 1) -> list[bytes]:
         ring, length = self._packing.ring, self._packing.length
         words = np.random.default_rng().integers(0, 1 << ring.bits, length, np.uint64).astype(ring.word)

@@ -67,7 +67,6 @@ def test_models_of_several_chunks(parameters: int) -> None:
 
 
 def test_who_is_late_in_a_round_is_in_the_next() -> None:
-    """What it says too late is ignored."""
     one = federation(rounds=2)
     delayed: list[Parcel] = []
 

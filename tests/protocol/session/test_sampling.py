@@ -26,7 +26,6 @@ PAIRS = (1, 1, 2, 2, 3, 3, 4, 4, 5, 5)
 def federation(
     clients: int, cohort: int, *, rounds: int = 6, sampling: bytes = SAMPLING, seed: bytes = b"seed", **changes: Any
 ) -> MemoryFederation:
-    """A federation whose rounds draw so many of the clients."""
     groups = changes.pop("groups", ())
     smallest_cohort = changes.pop("smallest_cohort", 3)
     return MemoryFederation(

@@ -46,7 +46,6 @@ def check_sums(one: MemoryFederation, *survivors: tuple[str, ...]) -> None:
 
 
 def regrouped(roster: Roster, groups: Sequence[int]) -> Roster:
-    """The same parties in other groups."""
     numbers = dict(zip(roster.clients, groups, strict=True))
     return Roster(tuple(replace(member, group=numbers.get(member.name, 0)) for member in roster.members))
 
@@ -188,7 +187,6 @@ def test_with_the_default_fractions_no_groups_fit(clients: int) -> None:
     [(12, 3, 1, 0.33), (6, 2, 0, 0.34), (20, 4, 2, 0.2), (100, 12, 10, 0.2), (1000, 52, 50, 0.1)],
 )
 def test_values_that_fit(clients: int, size: int, colluders: int, dropout: float) -> None:
-    """As the documentation names them."""
     configuration = small_configuration(clients, colluders=colluders, dropout=dropout)
     sizes = [size + (group < clients % size) for group in range(clients // size)]
     configuration.check_groups([min(sizes), size + -(-(clients % size) // (clients // size))], clients, 3)

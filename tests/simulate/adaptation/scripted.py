@@ -47,8 +47,6 @@ JUDGED: Final = {
 
 
 class Script:
-    """Writes what parties log, event by event."""
-
     def __init__(self, path: Path, reveal: Reveal = "none") -> None:
         self.folder = Folder(path)
         (path / "events").mkdir(parents=True)
@@ -88,7 +86,6 @@ class Script:
                 self.log(name, msgspec.structs.replace(kept, peer="", preprocessing_bytes=500, **own))
 
     def log(self, party: str, event: Event) -> None:
-        """One event."""
         self._logs[party].write(event)
 
     def round(self, number: int, *, dropped: str = "", lost: str = "", aborted: str = "", refused: int = 0) -> None:
@@ -141,7 +138,6 @@ class Script:
                 self.log(name, learned)
 
     def summary(self, judged: Mapping[int, AdaptersMetrics] = JUDGED) -> AdaptationSummary:
-        """Of a run that ends here."""
         ended = SessionEnded(code=None, detail="all rounds are done")
         for name in self._logs:
             self.log(name, ended)
@@ -154,7 +150,6 @@ class Script:
         )
 
     def known(self, judged: Mapping[int, AdaptersMetrics] = JUDGED) -> Known:
-        """What the supervisor knows."""
         first = initial(self.experiment.adapter, blocks=2, tokens=5, width=16, classes=5, seed=1)
         classes = ("5", "6", "7", "8", "9")
         return Known(began=time.time(), classes=classes, parameters=first.count, judged=dict(judged))

@@ -38,8 +38,6 @@ CLIENTS, ROUNDS, SEED = 3, 2, 5
 
 
 class Recorded:
-    """A run with its recordings."""
-
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         federation = msgspec.structs.replace(experiment.federation, clients=CLIENTS, rounds=ROUNDS, seed=SEED)
         experiment = msgspec.structs.replace(experiment, federation=federation)
@@ -55,7 +53,6 @@ class Recorded:
         return kinds
 
     def truth(self, client: str, round: int) -> np.ndarray:
-        """What a client contributed, from its own recording."""
         packing = self.subject.terms.configuration.packing()
         records = read(self.folder, client)
         words = next(one.words for one in records if isinstance(one, OwnWords) and one.round == round)

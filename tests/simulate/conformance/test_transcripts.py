@@ -19,14 +19,12 @@ def fault(file: dict[str, Any]) -> str:
 
 
 def changed(change: Change) -> str:
-    """The verdict on the transcript of secure sums, changed."""
     file = json.loads(TRANSCRIPTS["transcript_sum.json"])
     change(file)
     return fault(file)
 
 
 def sending(file: dict[str, Any]) -> dict[str, Any]:
-    """The first step that sends a message."""
     found: dict[str, Any] = next(step for step in file["steps"] if step.get("sends"))
     return found
 

@@ -19,7 +19,6 @@ def fault(file: dict[str, Any]) -> str:
 
 
 def spoilt(value: Any) -> Any:
-    """The value with an error in its last part."""
     match value:
         case bool():
             return not value

@@ -24,16 +24,12 @@ SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
-
     status: int
     headers: http.client.HTTPMessage
     text: str
 
 
 class Reader:
-    """A client of one dashboard."""
-
     def __init__(self, dashboard: Dashboard) -> None:
         self.dashboard = dashboard
         self.host, _, port = dashboard.link.removeprefix("http://").partition("/")[0].rpartition(":")
@@ -52,7 +48,6 @@ class Reader:
             connection.close()
 
     def news(self, **headers: str) -> Iterator[dict[str, str]]:
-        """The sections that come, message by message."""
         connection = http.client.HTTPConnection(self.host.strip("[]"), self.port, timeout=SECONDS)
         try:
             connection.request("GET", "/events", headers=headers)

@@ -77,7 +77,6 @@ def test_it_fits_is_readable_and_asks_nobody_else(show: Any, eventful: Any, visi
 
 
 def brightness(colour: str) -> float:
-    """Of rgb(r, g, b), from 0 to 255."""
     return sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(", "))) / 3
 
 

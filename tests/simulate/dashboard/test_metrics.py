@@ -18,7 +18,6 @@ from tacit.simulate.dashboard.view import Live
 
 
 def read(state: RunState) -> dict[tuple[str, ...], float]:
-    """Every sample by its name and the values of its labels."""
     text = Metrics(lambda: state).text().decode()
     return {
         (sample.name, *sample.labels.values()): sample.value

@@ -96,7 +96,6 @@ def test_a_name_that_was_made_to_lead_here_is_refused(show: Any, script: Any) ->
 
 @pytest.fixture
 def guarded(show: Any, eventful: Any) -> Any:
-    """A page beyond this machine, and its token."""
     reader = show(eventful, TOKEN_NEEDED)
     return reader, reader.dashboard.link.partition("#")[2]
 

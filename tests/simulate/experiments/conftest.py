@@ -13,8 +13,6 @@ COST = RunCost(sent=100, seconds=2.0, training_seconds=1.0, choosing_seconds=0.0
 
 
 class Nobody:
-    """Watches without looking, and notes what was measured."""
-
     def __init__(self) -> None:
         self.titles: list[str] = []
 

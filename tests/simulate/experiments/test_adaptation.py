@@ -42,7 +42,6 @@ SHAPE = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=2, heads=2
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Small products are slower on several."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -69,7 +68,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture(scope="module")
 def clients(dataset: Dataset) -> list[LabelledImages]:
-    """Two, with 20 and 12 images of the classes 2 and 3."""
     train = task(dataset, DataPart(half=1)).train
     return [train.part(np.arange(20)), train.part(np.arange(20, 32))]
 

@@ -34,7 +34,6 @@ SET: Final = DataBlock(name="set", owned=DataPart(), adapted_to=DataPart())
 
 
 def row(name: str, found: Mapping[str, list[float]], published: dict[str, str] | None = None) -> StudyRow:
-    """By column, the accuracies of the seeds 0, 1, ..."""
     runs = [
         Run(seed=seed, values=dict(zip(found, values, strict=True)), seconds=1.0)
         for seed, values in enumerate(zip(*found.values(), strict=True))
@@ -43,7 +42,6 @@ def row(name: str, found: Mapping[str, list[float]], published: dict[str, str] |
 
 
 def judged(claim: Claim, found: dict[tuple[str, str], list[float]]) -> Verdict:
-    """By row and column."""
     names = dict.fromkeys(name for name, _ in found)
     return claim.judge(
         {
@@ -126,7 +124,6 @@ def test_table_1_is_judged_by_its_rows(block: DataBlock) -> None:
 
 
 def test_data_sets_of_the_full_size_are_looked_for(tmp_path: Path) -> None:
-    """A folder of images stands for the one that is there."""
     for part in ("train", "test"):
         for number in range(40):
             place = tmp_path / part / "abcd"[number % 4]

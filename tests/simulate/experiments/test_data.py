@@ -13,7 +13,6 @@ CLIENTS = 5
 
 
 def write(path: Path, *, train: list[int], test: int = 10, side: int = 8) -> Path:
-    """An .npz file whose training image i is all i."""
     labels = np.array(train)
     images = np.broadcast_to(np.arange(len(labels), dtype=np.uint8)[:, None, None], (len(labels), side, side))
     arrays: dict[str, Any] = {"x_train": images, "y_train": labels}

@@ -18,7 +18,6 @@ UPLOADS = 10 * 300
 
 @cache
 def shares(model: str, granularity: Granularity) -> dict[str, float]:
-    """Of the model, by layer."""
     built = build(ModelConfiguration(name=model), classes=43, channels=3, seed=0)
     layout = Layout.of(built)
     sizes = dict(zip((entry.name for entry in layout.entries), layout.tensor_sizes, strict=True))

@@ -76,7 +76,6 @@ def write(path: Path, *, train: int, test: int, side: int = 32, classes: int = 1
 
 
 def sampled(per_client: int) -> Study:
-    """The study with so many images of a client."""
     measure = replace(STUDY.full.measure, images_per_client={10: per_client})  # type: ignore[type-var]
     return replace(STUDY, full=replace(STUDY.full, measure=measure))
 

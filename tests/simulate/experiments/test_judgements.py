@@ -73,7 +73,6 @@ def test_one_seed_decides_nothing(make_row: MakeRow) -> None:
     [([0, 0], True), ([1, -1], True), ([0, 2], False), ([-2, 0], False)],
 )
 def test_table_1_takes_one_test_image_for_equal(make_row: MakeRow, images: list[int], reproduced: bool) -> None:
-    """360 test images: a difference is a number of them."""
     plain = [300 / 360, 310 / 360]
     other = [accuracy + number / 360 for accuracy, number in zip(plain, images, strict=True)]
     results = with_accuracies(aso_table1.STUDY, make_row, plain, plain_sum_gaussian=other)

@@ -169,7 +169,6 @@ def test_a_miniature(tmp_path: Path) -> None:
 
 
 def rows(accuracies: dict[str, float], agreement: float, *, seeds: int = 2) -> list[StudyRow]:
-    """Seeds alike but for a thousandth."""
     copied = {AGREEMENT.name: agreement, ORDERED.name: 100.0, WITHOUT.name: 0.5}
     return [
         StudyRow.of(

@@ -89,7 +89,6 @@ async def test_a_closed_door_is_closed() -> None:
 
 
 def gone(stranger: socket.socket) -> None:
-    """Wait until the other end has closed."""
     with stranger:
         while True:
             try:

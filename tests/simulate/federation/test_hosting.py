@@ -24,7 +24,6 @@ def experiment(more: str = "") -> Experiment:
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A machine with plenty."""
     monkeypatch.setattr(hosting, "available_memory", lambda: 10**15)
     return monkeypatch
 

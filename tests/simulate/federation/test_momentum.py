@@ -39,7 +39,6 @@ def hold(plan: Plan) -> None:
 
 
 def killed(directory: Path) -> Plan:
-    """A run of which the server was killed in round 2."""
     faults = read_faults(drop=["server@MASKED_INPUT:2"], parties=party_names(4))
     plan = new_plan(EXPERIMENT, directory, report=False, faults=faults)
     with pytest.raises(ServerLostError):

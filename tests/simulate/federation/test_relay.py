@@ -44,7 +44,6 @@ def linked(shaping: Shaping, streams: int = 1) -> Iterator[tuple[Relay, list[End
 
 
 def received(end: socket.socket, length: int) -> bytes:
-    """So many bytes, or those before the stream's end."""
     data = bytearray()
     while len(data) < length and (more := end.recv(min(1 << 20, length - len(data)))):
         data += more

@@ -61,7 +61,6 @@ def events(directory: Path, party: str, kind: type[EventT]) -> list[EventT]:
 
 @pytest.fixture(scope="module", params=["fedrsm", FEDSPLIT, pytest.param("fedcg", marks=pytest.mark.exhaustive)])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A scheme, and a run that nothing has interrupted."""
     scheme = str(request.param)
     directory = tmp_path_factory.mktemp("whole") / "run"
     hold(new_plan(experiment(scheme), directory, report=False))

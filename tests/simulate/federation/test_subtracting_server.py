@@ -20,8 +20,6 @@ CLIENTS = 6
 
 
 class Stubborn(MemoryFederation):
-    """Clients that contribute the same in every round."""
-
     def draw(self, name: str, round: int) -> npt.NDArray[Any]:
         if (name, 1) not in self.vectors:
             super().draw(name, 1)

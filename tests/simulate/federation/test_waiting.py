@@ -24,7 +24,6 @@ WHY = "its process ended unexpectedly: killed by SIGKILL"
 
 
 def of_server(event: Event) -> dict[str, Any]:
-    """The message that passes on an event of the server."""
     return {"event": msgspec.json.encode(msgspec.structs.replace(event, party="server")).decode()}
 
 
@@ -61,13 +60,11 @@ class Scripted:
 
 
 async def missing(directory: Path, hosting: dict[str, tuple[str, ...]], *script: tuple[str, Message]) -> dict[str, str]:
-    """Whom the server was told not to wait for."""
     told: dict[str, str] = (await followed(directory, hosting, *script)).told
     return told
 
 
 async def followed(directory: Path, hosting: dict[str, tuple[str, ...]], *script: tuple[str, Message]) -> Scripted:
-    """Processes whose server has ended."""
     processes = Scripted(*script)
     plan = Plan(parse("[deadlines]\njoin = 0.01", "test"), RunDirectory(directory), 1, 0, 0)
     roles = {name: Role(plan, name, directory) for name in ("server", *CLIENTS)}

@@ -45,8 +45,6 @@ def model() -> Transformer:
 
 
 class Both:
-    """Both owners, with the weights of the model."""
-
     def __init__(self) -> None:
         found = model()
         self.pair = Pair()
@@ -76,8 +74,6 @@ class Both:
 
 
 class TellingPass:
-    """Of both owners, played to its end."""
-
     def __init__(self, images: int, told: tuple[bool, ...]) -> None:
         both, public, self.pixels = Both(), model().public, model().images[:images]
         self.carried = both.play(revealed_stages(public, told), both.begun(self.pixels))
@@ -89,7 +85,6 @@ class TellingPass:
 
 
 def centred(x: torch.Tensor) -> torch.Tensor:
-    """As the residual stream on shares is."""
     return x - x.mean(-1, keepdim=True)
 
 
@@ -127,7 +122,6 @@ def test_every_order_is_taken_exactly() -> None:
 
 
 def test_orders_are_those_by_which_one_output_follows_from_the_one_told_before() -> None:
-    """Of blocks 0, 1 and 3 of four images."""
     outputs, orders = torch.randn(4, 4, 2, 3, dtype=torch.float64), [torch.randperm(4) for _ in range(3)]
     absolute = [orders[0], orders[0][orders[1]], orders[0][orders[1]][orders[2]]]
     given = torch.zeros_like(outputs)

@@ -111,7 +111,6 @@ async def test_what_is_enrolled_is_learned_in_the_order_of_the_model_owner(
 async def test_a_data_owner_of_hosts_takes_no_part_in_it(
     tmp_path: Path, private: PrivateModel, learning: PublicLearning, owned: dict[str, Owned]
 ) -> None:
-    """The terms are the same, but nothing is kept of images."""
     async with adapting(tmp_path, private, learning) as found:
         found.teacher = partial(teacher, Revealing("all"))
         await begun(found, owned)

@@ -37,7 +37,6 @@ def events_of(run: Any) -> list[Event]:
 
 
 def state_of(run: Any) -> RunState:
-    """After all events of the logs; it is open."""
     state = RunState()
     for event in events_of(run):
         state.take(event)

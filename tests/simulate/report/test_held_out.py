@@ -66,7 +66,6 @@ def test_dashboard(judged: Any) -> None:
 
 
 def test_figures_of_the_training_are_not_called_those_of_test_images(script: Any) -> None:
-    """Of a server without images, for which sums stand in."""
     run = script()
     run.session(evaluates="sums")
     run.round(1)

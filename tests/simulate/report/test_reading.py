@@ -34,7 +34,6 @@ def state(run: Any) -> RunState:
 
 @pytest.fixture
 def held(script: Any) -> Any:
-    """One session of two rounds, complete."""
     run = script()
     run.session()
     run.round(1)

@@ -85,7 +85,6 @@ def eventful(script: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def markup(eventful: Any) -> str:
-    """The page of the eventful run."""
     return make_report(eventful.run)
 
 

@@ -38,7 +38,6 @@ def log(run: RunDirectory, party: str, *events: Event) -> None:
 
 
 def held(round: int, *during: Event, cohort: Sequence[str] = (), **result: Any) -> list[Event]:
-    """A round with these events in it."""
     return [RoundStarted(round=round, cohort=list(cohort)), *during, ended(round, cohort, **result)]
 
 

@@ -17,7 +17,6 @@ MOVED = 8 * 1100
 
 
 def board(folder: Path) -> Metrics:
-    """What TensorBoard's own reader finds, by name and round."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 

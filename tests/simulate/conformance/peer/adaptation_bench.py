@@ -43,7 +43,6 @@ COHORT: Final = 3
 
 @cache
 def learning() -> PublicLearning:
-    """Of two batches a round, of two images."""
     schedule = Schedule(rounds=1, learning_rate=0.01, decay_rounds=())
     lesson = Lesson(adapter=ParallelConfiguration(rank=1), schedule=schedule, batch=2, batches=2, classes=2, seed=1)
     return rehearsed_learning(private_model(), transformer(), IMAGES, LABELS, lesson, margin=2.0)[0]
@@ -51,8 +50,6 @@ def learning() -> PublicLearning:
 
 @dataclass
 class AdaptationBench(InferenceBench):
-    """As of private inference, with one data owner more."""
-
     roles: ClassVar[dict[str, Role]] = {**ROLES, "hospice": "client"}
 
     def __post_init__(self) -> None:

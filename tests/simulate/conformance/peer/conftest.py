@@ -40,8 +40,6 @@ PHASE_SECONDS = 20.0  # One case waits for it; on a busy machine a flood took lo
 
 
 class FlatKeeper(ServerTask):
-    """A model without an architecture."""
-
     def __init__(self, configuration: Configuration, step: float) -> None:
         self._configuration, self._step = configuration, step
         self._flat = np.frombuffer(draw_model(configuration), "<f4")
@@ -76,7 +74,6 @@ class Bench:
         self.address = free_address()
 
     def give_keys(self, *names: str) -> Path:
-        """The kit's directory with the keys of these members."""
         kit = self.directory / "kit"
         kit.mkdir()
         write_roster(self.roster, kit / "roster.toml")
@@ -85,7 +82,6 @@ class Bench:
         return kit
 
     def play(self, side: Side, *names: str) -> dict[str, PeerVerdict]:
-        """Verdicts of the cases of these names."""
         live = self.clients_of_roster[-1] if side == "server" else "server"
         kit = self.give_keys(*(name for name in self.keys if name != live))
         playing = play(Addresses(self.address), side, kit, names=names, wait=SECONDS, tell=self.told.append)
@@ -143,7 +139,6 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Bench]:
-    """bench(clients): a roster of that many."""
     # A server that is stopped looks up this often.
     monkeypatch.setattr(tacit.parties.session.shell, "ALIVE_SECONDS", 0.05)
     return lambda clients: Bench(Path(mkdtemp(dir=tmp_path)), clients)

@@ -57,7 +57,6 @@ MOST: Final = {"most_images": 8, "most_batch": 2}
 
 @cache
 def transformer() -> FriendlyTransformer:
-    """One block on noise, calibrated."""
     sizes = ModelConfiguration(image_size=4, patch_size=2, width=4, depth=1, heads=1)
     friendly = convert(build(sizes, classes=2, channels=1, seed=1), Approximation())
     calibrate(friendly, IMAGES, margin=2.0)
@@ -66,7 +65,6 @@ def transformer() -> FriendlyTransformer:
 
 @cache
 def private_model() -> PrivateModel:
-    """That of the model owner, with its bounds."""
     return prepared_model(transformer(), IMAGES, margin=2.0)
 
 
@@ -104,7 +102,6 @@ class InferenceBench:
         return kit
 
     def play(self, side: Side, *names: str) -> dict[str, PeerVerdict]:
-        """Verdicts of the cases of these names."""
         kit = self.give_keys(side)
         with self.live(side, sessions=len({"honest", *names})):
             playing = play(self._addresses(side), side, kit, names=names, wait=self.wait, tell=self.told.append)
@@ -127,13 +124,11 @@ class InferenceBench:
         return Addresses(self.address, None if side == "owners" else self.dealer_address)
 
     def _terms(self) -> Terms:
-        """That the kit offers."""
         return private_model().terms(**MOST)
 
     def _party(
         self, side: Side, sessions: int, event_log: EventLog, common: dict[str, Any]
     ) -> Callable[[], Awaitable[Any]]:
-        """Runs it, a data owner for one session."""
         addresses = {"dealer_address": self.dealer_address}
         if side == "owners":
             return DealerParty(DealerSettings(address=self.address, **common), event_log).run

@@ -19,7 +19,6 @@ SECONDS: Final = 30.0
 
 
 def free_address() -> str:
-    """Where nobody listens yet."""
     return f"tcp://127.0.0.1:{free_port()}"
 
 

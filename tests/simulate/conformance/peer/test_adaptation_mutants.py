@@ -35,44 +35,32 @@ Patch = tuple[Any, str, Any]
 
 
 class AnyRound(LearningModelOwner):
-    """Computes batches outside of rounds."""
-
     def on_start_pass(self, heard: Heard[Any], now: float) -> Step[Any]:
         return InferenceModelOwner.on_start_pass(self, heard, now)
 
 
 class AnyStatement(LearningModelOwner):
-    """Does not look at how many images are stated."""
-
     def on_begin_round(self, heard: Heard[Any], now: float) -> Step[Any]:
         return super().on_begin_round(replace(heard, message=structs.replace(heard.message, count=0)), now)
 
 
 class AnyCommitment(LearningDataOwner):
-    """Learns beside whatever model there is."""
-
     def on_started(self, heard: Heard[Any], now: float) -> Step[Any]:
         agreed = structs.replace(heard.message, weights=self.agreed.terms.weights)
         return super().on_started(replace(heard, message=agreed), now)
 
 
 class AnyCohort(LearningDataOwner):
-    """Has no policy of its own."""
-
     def _check(self, terms: Any) -> None:
         InferenceDataOwner._check(self, terms)
 
 
 class Alone(LearningDataOwner):
-    """Says that nobody else has survived."""
-
     def ask_sum(self, number: int, survivors: tuple[str, ...], now: float) -> list[Output]:
         return super().ask_sum(number, (self.own,), now)
 
 
 class Resigned(LearningDataOwner):
-    """Takes any round for the lost one."""
-
     def on_sum_lost(self, heard: Heard[Any], now: float) -> Step[Any]:
         lost = structs.replace(heard.message, number=self.at(Arrivals).next, detail="it is lost")
         return super().on_sum_lost(replace(heard, message=lost), now)
@@ -86,7 +74,6 @@ opened = Openings.opened
 
 
 def doubled(configuration: Any, share: Any) -> Words:
-    """Counts as two."""
     words = contribution(configuration, share)
     words[-1] = 2
     return words

@@ -46,16 +46,12 @@ Patch = tuple[Any, str, Any]
 
 
 class Unnumbered(Link):
-    """Takes messages in any order."""
-
     def accept(self, packet: Packet) -> Packet:
         self._received = packet.envelope.sequence
         return super().accept(packet)
 
 
 class AnySender(Link):
-    """Does not look at the name."""
-
     def accept(self, packet: Packet) -> Packet:
         peer, self.peer = self.peer, packet.envelope.sender
         try:
@@ -65,16 +61,12 @@ class AnySender(Link):
 
 
 class AnyModel(InferenceDataOwner):
-    """Computes with whatever model there is."""
-
     def on_started(self, heard: Heard[Any], now: float) -> Step[Any]:
         agreed = structs.replace(heard.message, weights=self.agreed.terms.weights)
         return super().on_started(replace(heard, message=agreed), now)
 
 
 class AnyTerms(InferenceDataOwner):
-    """Has no policy."""
-
     def _check(self, terms: Any) -> None:
         pass
 
@@ -88,16 +80,12 @@ class Generous(InferenceModelOwner):
 
 
 class Persuaded(InferenceModelOwner):
-    """Takes the data owner's word for what it computes with."""
-
     def on_start_pass(self, heard: Heard[Any], now: float) -> Step[Any]:
         agreed = structs.replace(heard.message, weights=self.agreed.terms.weights)
         return super().on_start_pass(replace(heard, message=agreed), now)
 
 
 class Repeating(InferenceDealer):
-    """Gives a number a second time."""
-
     def on_order(self, heard: Heard[Any], now: float) -> Step[Any]:
         ordered = structs.replace(heard.message, first=self._ordered[heard.sender])
         return super().on_order(replace(heard, message=ordered), now)
@@ -115,8 +103,6 @@ class OneSided(InferenceDealer):
 
 
 class Miscalculating(Dealing):
-    """Deals corrections for other keys."""
-
     def __init__(self, keys: Sequence[bytes], *, device: torch.device | None = None) -> None:
         super().__init__(keys[::-1], device=device)
 

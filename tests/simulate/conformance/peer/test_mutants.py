@@ -28,15 +28,11 @@ MakeBench = Callable[[int], Any]
 
 
 class UncheckedSum(AggregationClient):
-    """Believes every signature over the survivors."""
-
     def _check_signatures(self, *arguments: Any) -> None:
         pass
 
 
 class HalfMaskedSum(AggregationClient):
-    """Forgets its mask towards one peer."""
-
     def _derive_masks(self, *arguments: Any) -> list[Mask]:
         return super()._derive_masks(*arguments)[:-1]
 
@@ -56,8 +52,6 @@ class HalfMasked(Credulous):
 
 
 class Unsigned(TrainingClient):
-    """Believes every signature of its peers."""
-
     def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
         outputs = super().feed(frames, now)
         if self.sum is not None:
@@ -66,8 +60,6 @@ class Unsigned(TrainingClient):
 
 
 class Forgetful(TrainingClient):
-    """Enters a round again."""
-
     def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
         packet = decode(frames, MESSAGES)
         if packet.kind is StartRound:
@@ -77,8 +69,6 @@ class Forgetful(TrainingClient):
 
 
 class Talkative(TrainingClient):
-    """Answers every request to unmask."""
-
     _answer: UnmaskShares | None = None
 
     def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
@@ -92,8 +82,6 @@ class Talkative(TrainingClient):
 
 
 class LenientAgreement(Agreement):
-    """Believes every signature."""
-
     def check_signature(self, *arguments: Any) -> None:
         pass
 
@@ -107,16 +95,12 @@ def believing(agreement: Agreement) -> Agreement:
 
 
 class Unnumbered(Link):
-    """Takes messages in any order."""
-
     def accept(self, packet: Packet) -> Packet:
         self._received = packet.envelope.sequence
         return super().accept(packet)
 
 
 class AnyThreshold(Policy, frozen=True):
-    """Computes no threshold of its own."""
-
     def check_cohort(self, configuration: Configuration, cohort: int) -> GraphParameters:
         return configuration.parameters(cohort)
 
