@@ -38,7 +38,6 @@ MOST_WAITS = 4
 _JUDGED_BY = 5
 """Rounds by which the next ones are judged."""
 SERVER = "server"
-"""Name of the server in simulations."""
 
 
 def _whole_seconds(seconds: float) -> str:

@@ -34,7 +34,6 @@ _OWN: Final = '0: {} for "vit", and what the name of a timm model says for that.
 _FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z]\w*", re.ASCII)
 FactoryName = Annotated[str, Meta(max_length=256)]
 Tuning = Literal["all", "head", "lora", "parallel"]
-"""The trained part of a model: see model.tune."""
 
 
 def _check_factory(key: str, name: str) -> None:

@@ -31,7 +31,6 @@ class CopiedBlock:
     """A block that was trained to do what another does."""
 
     block: nn.Module
-    """The copy, in evaluation mode and without gradients."""
     error: float
     """Its `relative_error` on pairs that were held out."""
 

@@ -31,7 +31,6 @@ LENET_CHANNELS: Final = 12
 LENET_START: Final = 0.5
 """Bound of the random initial weights."""
 CONVNET_CHANNELS: Final = (32, 64, 64, 128, 128, 128, 128, 128, 128)
-"""Output channels of the convolutions."""
 POOLED: Final = (5, 8)
 """Convolutions, counted from 0, after which the image shrinks by POOL."""
 POOL: Final = 3

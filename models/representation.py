@@ -19,7 +19,6 @@ from tacit.models.layers import Call, Granularity, layers, observed, outputs
 from tacit.models.stimuli import Stimuli
 
 PAIRS: Final = 50
-"""E of the paper."""
 _SEED: Final = 0
 _LEAST_CONSISTENCY: Final = 1e-12
 

@@ -42,7 +42,6 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
 
 
 EVALUATION_BATCH: Final = 256
-"""Images at a time when a model is judged."""
 
 _Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -55,7 +54,6 @@ class LocalStatistics:
     loss_sum: float
     """Cross-entropy in nats, summed over the images."""
     correct: int
-    """Images whose largest logit is that of their label."""
     own: tuple[float, ...] = ()
     """Metrics of a training step of one's own, which are no sums."""
 
@@ -74,7 +72,6 @@ class Evaluation:
     accuracy: float
     """Share of the images that are classified correctly, 0 to 1."""
     loss: float
-    """Mean cross-entropy in nats."""
     confusion: torch.Tensor = field(repr=False, compare=False)
     """int64 [C, C]: how many images of class i the model takes for class j."""
 

@@ -36,7 +36,6 @@ class SuspiciousTensor:
     name: str
     """The tensor, as in the model's state."""
     pattern: Pattern
-    """What was found."""
     figure: float
     """For copies, bins and silent rows, the part of the rows; for an identity, the distance from one by its norm."""
 

@@ -329,7 +329,6 @@ class Context:
     """From 0, as in the call of `data`."""
     device: torch.device
     configuration: TrainingConfiguration
-    """[training], with the learning rate of this round."""
     generator: torch.Generator = field(repr=False)
     """On the CPU; seeded for this client and round, where the run is."""
 

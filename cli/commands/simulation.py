@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tacit.protocol.core.events import Event
 
 _STARTED = [time.time()]
-"""When the command began, for its first run."""
 
 
 _What = partial(typer.Option, rich_help_panel="Experiment")

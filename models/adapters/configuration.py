@@ -49,7 +49,6 @@ AdapterConfiguration = ParallelConfiguration | LinearProbeConfiguration
 
 
 Reveal = Literal["none", "sampled", "all"]
-"""What data owners are told of the outputs of blocks."""
 
 
 Selection = Literal["data-owner", "enrolment"]

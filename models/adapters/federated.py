@@ -65,7 +65,6 @@ class Features:
     outputs: torch.Tensor = field(repr=False)
     """Floating-point [L, N, T, D] (parallel.py)."""
     labels: torch.Tensor = field(repr=False)
-    """Integers int64 [N]."""
 
     def part(self, order: Order) -> Features:
         indices = torch.from_numpy(order)

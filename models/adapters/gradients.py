@@ -52,9 +52,7 @@ class Descent:
     loss: float
     """Mean cross-entropy in nats."""
     correct: int
-    """Images whose largest logit is that of their label."""
     gradient: AdapterParameters = field(repr=False, compare=False)
-    """Derivatives of the loss, in the shapes of the parameters."""
 
 
 class Note(Protocol):

@@ -169,7 +169,6 @@ class FinalNorm:
     bias: torch.Tensor
     """Offset beta of every channel [D]."""
     epsilon: float
-    """What is added to the variance of a token."""
 
     def standardised(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """For tokens x [B, D]: (x - mean) / d [B, D], and 1 / d [B, 1], d the root of variance and epsilon."""
@@ -213,13 +212,11 @@ class Mixed:
     channels: torch.Tensor
     """Argument of f in the channel mixing, z C_d^T [B, T, r]."""
     activated_channels: torch.Tensor
-    """What f makes of it [B, T, r]."""
     middle: torch.Tensor
     """Input of the token mixing, z + c [B, T, D]."""
     tokens: torch.Tensor
     """Argument of f in the token mixing, T_d (z + c) [B, r, D]."""
     activated_tokens: torch.Tensor
-    """What f makes of it [B, r, D]."""
     added: torch.Tensor
     """The output c + t before it is scaled [B, T, D]."""
 

@@ -61,7 +61,6 @@ class InvertingGradientsSettings:
     restarts: int = 3
     step: float = 0.1
     tv: float = 1e-4
-    """The weight of the total variation."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,7 @@ _PIXEL_BYTES: Final = 3 * _SIDE * _SIDE
 @dataclass(frozen=True, kw_only=True)
 class Variant:
     reader: str
-    """Name of torchvision's class for the Python version."""
     folder: str
-    """Folder of the binary version."""
     names: str
     """File with one class name per line."""
     train: tuple[str, ...]

@@ -240,7 +240,6 @@ class Source:
     notes: tuple[str, ...] = ()
     """Lines for whoever gave the data, on skipped files and on likely mistakes."""
     white: int = WHITE
-    """The number of a white pixel."""
 
     def read_as(self, scaling: Scaling, white: int) -> "Source":
         """The same, its image files brought to what a model takes that has learned from images of this white. Arrays

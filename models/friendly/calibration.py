@@ -209,7 +209,6 @@ def _floats(values: torch.Tensor) -> tuple[float, ...]:
 
 
 BATCH = 64
-"""Images at a time."""
 
 
 def calibrate(

@@ -28,7 +28,6 @@ from tacit.models.weights_file import misfit, read_weights, refusal
 _USUAL_SIZE: Final = 224
 """Pixels of an edge, where images of the pretrained size would have too many patches (DINOv2's of 518 pixels)."""
 _SHOWN: Final = 200
-"""Characters of a reason that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,6 @@ class Pretrained:
     class_names: tuple[str, ...]
     """None for a model whose results are features: one without a head, or with a projection as CLIP has."""
     white: int = 255
-    """The number of a white pixel."""
 
 
 class _Published(msgspec.Struct):

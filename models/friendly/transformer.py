@@ -64,7 +64,6 @@ class Approximation:
     inverse_steps: int | None = 7
     """Of Goldschmidt's iterations, in the softmax and in LayerNorm."""
     quadratic_gelu: bool = True
-    """Whether a square stands for GELU."""
 
     def __post_init__(self) -> None:
         for name, value in (("softmax_degree", self.softmax_degree), ("inverse_steps", self.inverse_steps)):

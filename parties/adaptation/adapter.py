@@ -132,7 +132,6 @@ class AdapterShares:
 
 Shapes = dict[str, tuple[int, ...]]
 Formulas = dict[str, tuple[str, str, str]]
-"""Products, as of `products_request`."""
 
 
 def forward_requests(sizes: AdapterSizes, checks: AdapterChecks) -> tuple[AnyBlockRequest, ...]:

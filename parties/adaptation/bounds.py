@@ -63,7 +63,6 @@ LOGIT_SCALE: Final = 2.0**28
 @dataclass(frozen=True, kw_only=True)
 class StepBounds:
     rate: float
-    """The largest learning rate."""
     stream: float
     """Scale of what blocks leave, a power of two."""
     halvings: tuple[int, ...] = ()
@@ -79,9 +78,7 @@ class StepBounds:
     variances: tuple[float, float]
     """Of the class token of h_L, from the least to the largest."""
     epsilon: float
-    """What is added to a variance."""
     logits: float
-    """Magnitude of a logit, the mean of its image taken away."""
 
 
 class StepScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

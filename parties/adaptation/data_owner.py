@@ -80,7 +80,6 @@ class LearnerSettings:
     batch: int
     """Images of a batch; the model owner's terms say the same."""
     batches: int
-    """Of a round."""
     rounds: int
     smallest_cohort: int
     """The fewest data owners whose sum it takes part in, without those who may collude."""
@@ -100,7 +99,6 @@ class RoundLearned:
     """Over how many data owners they are the mean."""
     counted: Counted
     refused: int = field(repr=False)
-    """As Common has it."""
     refused_batches: int | None = None
     """After the last round, of all rounds and owners; None before, and where this owner has not heard every sum."""
 

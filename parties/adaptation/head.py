@@ -213,7 +213,6 @@ class HeadShares:
     weight: torch.Tensor
     """W [C, D]."""
     bias: torch.Tensor
-    """Offset b [C]."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

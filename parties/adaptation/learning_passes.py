@@ -24,7 +24,6 @@ class Batch:
     labels: torch.Tensor | None
     """int64 [images]."""
     rate: float
-    """Learning rate."""
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,6 @@ class TeachingSettings(ModelOwnerSettings):
     least_count: int = 0
     """Data owners count by the images that they state, from so many on up to twice as many; 0: all count alike."""
     noise: NoisePolicy | None = None
-    """On every sum that it tells; None: none."""
 
 
 class SumNews:

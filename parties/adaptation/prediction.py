@@ -24,7 +24,6 @@ from tacit.parties.inference.operations import Party, Program
 from tacit.parties.inference.ring import WORD_BITS, shifted
 
 _CUT: Final = 2 * PARAMETER - round(math.log2(LOGIT_SCALE))
-"""What logits have too much."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

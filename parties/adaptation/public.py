@@ -29,7 +29,6 @@ from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS, LI
 from tacit.protocol.inference.schedule import Results
 
 LARGEST_PARAMETERS: Final = 1 << 24
-"""Numbers that are learned."""
 LARGEST_BATCH: Final = 1 << 28
 """Values that all blocks leave of a batch."""
 

@@ -44,7 +44,6 @@ from tacit.protocol.inference.schedule import STREAM
 MARGIN: Final = 2.0
 """With 1.5, 49 of 1200 batches of unknown digits were out of range, with 2 none."""
 _STEP: Final = 0.25
-"""By which a margin shrinks that does not fit."""
 _LEAST_MOVE: Final = 0.25
 """By which the norm of a tensor of parameters counts as moved in any case."""
 _LEAST_NORM: Final = 2.0**-4
@@ -120,7 +119,6 @@ class Lesson:
     seed: int
     """Of the first parameters; both owners know it."""
     names: tuple[str, ...] = ()
-    """Of the classes, where they are told."""
 
 
 def rehearsed_learning(

@@ -86,7 +86,6 @@ class RoundsTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class SharesSum:
     round: int
     owners: int
-    """In it."""
     words: torch.Tensor = field(repr=False)
     """int64 [n], modulo 2^64."""
 

@@ -68,7 +68,6 @@ class LearningCarried(Carried):
     labels: torch.Tensor | None = None
     """Int64 [images] at a data owner."""
     rate: float = 0.0
-    """Learning rate of the step."""
     refused: torch.Tensor = field(default_factory=_nothing)
     """Behind the step, of 1 if something was out of range, modulo 2^64; else of 0."""
     loss: torch.Tensor = field(default_factory=_nothing)
@@ -84,7 +83,6 @@ class Collecting:
 
     inner: ModelStage
     read: int
-    """How many: none of them, or what a step reads."""
 
     @property
     def name(self) -> str:
@@ -110,7 +108,6 @@ class PredictionStage:
     """The outputs of all blocks to what is told of the logits, if everything was in range; on the CPU."""
 
     sizes: StepSizes
-    """Of any batch."""
     scales: StepScales
     results: Results
     name: str = "prediction"
@@ -141,7 +138,6 @@ class StepStage:
     """Kept shares to the parameters after a step, or to those before it if anything was out of range; on the CPU."""
 
     sizes: StepSizes
-    """Of the largest batch."""
     scales: StepScales
     name: str = "step"
 

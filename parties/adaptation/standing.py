@@ -84,7 +84,6 @@ class Learnt:
     correct: torch.Tensor
     """Modulo 2^PLACE, how many of them were classified correctly."""
     refused: torch.Tensor
-    """How many batches were out of range."""
 
     @classmethod
     def nothing(cls, parameters: ParameterShares) -> Learnt:
@@ -117,7 +116,6 @@ class Counted:
     say: loss and correct answers of these count as zero."""
 
     loss: float
-    """Mean over the images."""
     accuracy: float
     images: int
     weight: int = 1
@@ -170,4 +168,3 @@ def zeros(secret: bytes, like: torch.Tensor) -> torch.Tensor:
 
 
 COUNTS: int = len(COUNTED)
-"""Words behind the parameters."""

@@ -40,7 +40,6 @@ class PointKeys:
     controls: Bits
     """Corrections of control bits, [trees, levels]: bit 0 for the child on the left, bit 1 for that on the right."""
     values: Words
-    """Words of the leaf, [trees, 2]."""
 
 
 @dataclass(frozen=True, repr=False)

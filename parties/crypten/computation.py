@@ -30,7 +30,6 @@ T = TypeVar("T")
 
 _PROVIDER: Final = "TACIT"
 META: Final = torch.device("meta")
-"""Tensors without contents."""
 
 
 class Computation:

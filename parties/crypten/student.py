@@ -41,7 +41,6 @@ from tacit.protocol.inference.states import InferenceLabel
 
 PROTOCOL: Final = "crypten"
 BITS: Final = 16
-"""Fractional bits of CrypTen's numbers."""
 LARGEST: Final = 2.0**12
 """Intervals, pixels and weights may reach this far: a product of two such values is within the 2^30 that a truncation
 takes, with room for a sum of 64 of them. Values also need to be well above the last bit, 2^-16."""

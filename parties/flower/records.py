@@ -17,7 +17,6 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 RECORD: Final = "tacit"
-"""The name of our record."""
 STEP: Final = "step"
 WHO, BEGIN, GO_ON = "who", "begin", "go on"
 """Steps: say who you are; enter this sum; take these frames, and train if there is something to train from."""

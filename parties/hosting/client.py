@@ -74,7 +74,6 @@ class ClientImages:
     """To evaluate models on that the server cannot evaluate; None if there are none."""
     class_names: tuple[str, ...] = ()
     client: int = 0
-    """As of Learner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,28 +84,20 @@ class ClientJob:
     policy: ClientPolicy
     journal: Path
     tokens: Path
-    """As of TokenFile."""
     spending: Path
-    """As of SpendingFile."""
     memory: Path
-    """Where what the client remembers goes."""
     fixed: Path | None
-    """As of ClientSettings."""
     plain_model: Path
-    """Where a model goes that is encrypted for the server."""
     patience: float
     grace: float
     connect_seconds: float
-    """How long to try to reach the server."""
     device: str = "cpu"
     start: str = ""
-    """As of Learner."""
     workload: Workload | None = None
     """What is the client's own, whatever the task names; None imports what the task names."""
     accepted_groups: str = ""
     """The fingerprint of a roster in which it may be in another group than before."""
     spent: float | None = None
-    """As of ClientSettings."""
     keep_roster: Callable[[Roster], None] = lambda roster: None
     """Called with every later version of the roster that it takes up, before the session is over."""
 
@@ -270,7 +261,6 @@ class ClientWork:
 
 
 CONNECT_SECONDS: Final = 10.0
-"""How often a client that waits for its server says so."""
 SHORTEST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 """Seconds before a client that stays tries again; they double while sessions do not end well."""

@@ -56,13 +56,11 @@ class OwnImages:
 
     names: tuple[str, ...]
     labels: tuple[str, ...] | None
-    """Names of their classes, where they are known."""
     digest: str
     """32 hexadecimal digits, of all of them in their order."""
     _files: tuple[Path, ...] = field(repr=False)
     _samples: Samples | None = field(repr=False)
     notes: tuple[str, ...] = field(default=(), kw_only=True)
-    """As of Source."""
     unreadable: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """Names of images that are not asked about, each with the reason."""
 
@@ -227,9 +225,7 @@ def _labels(row: Sequence[int], classes: int) -> bool:
 
 
 _PASSING: Final = frozenset({Code.LEFT, Code.TIMEOUT, Code.LOCAL, Code.SESSION})
-"""Ends of a session after which another one may do better."""
 _PAUSE: Final = 1.0
-"""Seconds before that."""
 
 
 class DataOwnerHooks(LearnerHooks):

@@ -288,7 +288,6 @@ class Status(Result, frozen=True, kw_only=True, tag="tacit.status.1"):
 
 
 _COUNTED: Final = {"server": "round", "client": "round", "data-owner": "images"}
-"""By role, the word for what `Status.round` counts."""
 
 
 def _ago(seconds: float) -> str:
@@ -410,7 +409,6 @@ def logging_to(path: Path, chosen: LogConfiguration) -> Iterator[logging.Logger]
 
 
 WRONG_INPUT: Final = (KeyFileError, RosterFileError, RunDirectoryError, ValueError)
-"""What says that a party cannot start with what it is given."""
 MENDABLE: Final = (*WRONG_INPUT, EndpointError, EventLogError, JournalError, AnswersError, OSError)
 """What a party's owner can mend; the message says how. Everything else is a bug."""
 
@@ -439,7 +437,6 @@ def open_party(kind: type[Kind], path: Path) -> OpenedParty[Kind]:
 
 
 PARTY_FILE: Final = "party.toml"
-"""What the folder of `tacit init` calls the file of its party."""
 
 
 def begin_folder(folder: Path, name: str, role: Role, *, address: str, images: str) -> str:

@@ -95,7 +95,6 @@ class Learned:
     kept: KeptLearning
     parameters: AdapterParameters
     round: int
-    """Round that ended with these parameters."""
     _path: Path
 
     @property
@@ -150,9 +149,7 @@ class LearnerHooks(Hooks):
     """Points at which a simulation, an audit or a benchmark changes a data owner; the defaults are those of hosts."""
 
     ahead: int | None = AHEAD
-    """See DataOwnerSettings."""
     seed: tuple[int, int] | None = None
-    """See LearnerSettings."""
 
     def source(self, file: DataOwnerFile) -> Source:
         """Find the images to learn from. ValueError or OSError, naming what is wrong with them."""

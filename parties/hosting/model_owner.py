@@ -69,7 +69,6 @@ class ModelOwnerHooks(Hooks):
     """Points at which a simulation, an audit or a benchmark changes a model owner; the defaults are those of hosts."""
 
     ahead: int | None = AHEAD
-    """See ModelOwnerSettings."""
 
     def served(self, file: ModelOwnerFile) -> ServedModel:
         """Read the model. ValueError or OSError for what is none."""

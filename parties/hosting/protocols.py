@@ -93,4 +93,3 @@ _CRYPTEN_HAS: Final[Mapping[str, tuple[object, str]]] = {
 PROTOCOLS: Final[Mapping[str, InferenceProtocol]] = {
     each.name: each for each in (InferenceProtocol(), CryptenProtocol())
 }
-"""By name."""

@@ -30,7 +30,6 @@ class PartyOutcome:
 
     ended: Ended
     result: Result | None = None
-    """Result for the party's owner and for programs."""
     run: RunDirectory | None = None
 
 

@@ -129,7 +129,6 @@ class ServerImages:
     """With test images to evaluate the model on; None: accuracy comes from the secure sum."""
     stimuli: Stimuli | None = None
     notes: tuple[str, ...] = ()
-    """As of Source."""
 
     @classmethod
     def none(cls) -> ServerImages:
@@ -147,17 +146,13 @@ class ServerJob:
     roster: Roster
     address: str
     rounds: int
-    """Rounds to run now."""
     completed: int
-    """The last round of the run that is done already."""
     repeated: int = 0
     """Rounds before that one that do not count."""
     weights_seed: int
-    """Seeds the initial weights."""
     device: str = "cpu"
     tokens: TokenFile | None = None
     spending: SpendingFile | None = None
-    """As of ServerSettings."""
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
     """A later version of this roster, by which the rounds that are left are to go."""
 
@@ -170,7 +165,6 @@ class ServerHooks(Hooks):
     seed: int | None = None
     """Seed of the server's own training, if it trains; None draws from the operating system's randomness."""
     recorded_seed: Seed | None = None
-    """What the run says of its seed."""
     missing: Callable[[], Mapping[str, str]] | None = None
     """Clients that will not come, and why, where one process starts them all: others are then waited for, however long
     they take."""
@@ -217,7 +211,6 @@ STATISTICS_ATTEMPTS: Final = 3
 """Rounds in which a sum of pixels is tried before the server rests."""
 STATISTICS_PAUSE: Final = 60.0
 LONGEST_STATISTICS_PAUSE: Final = 600.0
-"""Seconds between such attempts; they double."""
 
 
 async def serve(
@@ -475,7 +468,6 @@ class HostedRun:
     experiment: Experiment
     run: RunDirectory
     completed: int
-    """The last round that is done already."""
     weights_seed: int
     repeated: int = 0
     """Rounds before that one that do not count."""

@@ -22,7 +22,6 @@ import torch
 _DIGIT: Final = 8
 _WORD_DIGITS: Final = 8
 _HALVES: Final = np.uint64(0x8080_8080_8080_8080).view(np.int64)
-"""Half a digit at every place."""
 _LONGEST: Final = 1 << 16
 """Terms of a sum: with magnitudes of 2^7 and, inside oneDNN, 2^8, it stays below 2^31."""
 _LEAST_WORK: Final = 1 << 20

@@ -72,13 +72,10 @@ class DataOwnerSettings:
     ahead: int | None = AHEAD
     """Stages to have ready ahead; None: a pass at a time, before its clock starts (passes.py)."""
     reconnect: ReconnectPolicy = field(default_factory=ReconnectPolicy)
-    """Towards both peers."""
     tokens: TokenFile | None = field(default=None, repr=False, compare=False)
     """By which copies of folders, of either peer or its own, are noticed; None: by nothing."""
     on_copy: Callable[[CopyError], None] = field(default=lambda error: None, repr=False, compare=False)
-    """Called when one is."""
     device: torch.device = CPU
-    """Where it computes."""
     hooks: Hooks = field(default_factory=Hooks, repr=False, compare=False)
 
     @property
@@ -112,7 +109,6 @@ class Answer:
     revealed."""
     costs: PassCosts = field(repr=False)
     classes: int
-    """How many classes the model has."""
 
 
 class ProtocolDisagreementError(ValueError):

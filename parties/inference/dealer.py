@@ -39,7 +39,6 @@ class DealerSettings(ServingSettings):
     """Everything a dealer needs. patience: seconds to wait for one owner while the other waits."""
 
     device: torch.device = CPU
-    """Where it computes."""
 
 
 class DealerParty(ServingParty[InferenceDealer]):

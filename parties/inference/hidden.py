@@ -63,15 +63,12 @@ the most of its values are as small as ever, and in DINOv2's first block an erro
 @dataclass(frozen=True)
 class FittedHidden:
     gelu: Wave | None
-    """None: the quadratic one."""
     spread: CheckedSum
     """Of a token."""
     scale: float
     """Of hidden values as they are opened."""
     opened: int
-    """Their bits then."""
     bits: int
-    """Their fractional bits where GELU is quadratic, else 0."""
     cut: int
     """Bits that are cut off the values behind GELU."""
 

@@ -376,7 +376,6 @@ class IntegerWeight:
     """y = x words + bias."""
 
     words: torch.Tensor
-    """int64 (in, out)."""
     bias: torch.Tensor
     """int64 (out), at the scale of the product; of the embedding (tokens, out)."""
     bits: int

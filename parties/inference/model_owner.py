@@ -55,23 +55,16 @@ class ModelOwnerSettings(ServingSettings):
 
     dealer_address: str
     most_images: int = 1 << 16
-    """How many images one session may ask for."""
     most_batch: int = 64
-    """How many images one pass may take."""
     results: Results = LOGITS
-    """What a data owner is told of each image."""
     audited: int = 0
     """How many of 65,536 requests to the dealer are audited (protocol/inference/audit.py)."""
     quota: Quota = field(default_factory=Quota)
-    """Of each data owner in a day."""
     ledger: Path | None = None
     """Where it keeps what they have used; None: in memory, until it ends."""
     ahead: int | None = AHEAD
-    """As of the data owner."""
     reconnect: ReconnectPolicy = field(default_factory=ReconnectPolicy)
-    """Towards the dealer."""
     device: torch.device = CPU
-    """Where it computes."""
 
 
 class ModelOwnerParty(ServingParty[InferenceModelOwner]):
@@ -83,7 +76,6 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     """
 
     KINDS: ClassVar[Kinds] = INFERENCE_MESSAGES
-    """What is spoken with data owners."""
     MACHINE: ClassVar[type[InferenceModelOwner]] = InferenceModelOwner
 
     def __init__(self, settings: ModelOwnerSettings, model: OwnedModel, event_log: EventLog) -> None:

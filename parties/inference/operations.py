@@ -40,9 +40,7 @@ from tacit.parties.inference.waves import Wave, at, factors, rounded, waves
 from tacit.protocol.inference.schedule import COARSE
 
 MODEL: Final = 0
-"""Rank of the model owner."""
 DATA: Final = 1
-"""Rank of the data owner."""
 
 T = TypeVar("T")
 Words = tuple[torch.Tensor, int]
@@ -284,7 +282,6 @@ class FixedLinear:
     """
 
     number: int
-    """Of the request for V."""
     words: torch.Tensor
     """int64 (in, out): W or F."""
     bias: torch.Tensor | None
@@ -311,7 +308,6 @@ class PreparedLinear:
     linear: FixedLinear
     party: Party
     ring: int
-    """Bits of the words."""
     mask: torch.Tensor
     """R at the data owner."""
     constant: torch.Tensor

@@ -384,7 +384,6 @@ class PassPlan:
 
 
 Planned = Callable[[Terms], PassPlan]
-"""ValueError for terms whose parts do not fit."""
 
 
 def inference_plan(terms: Terms) -> PassPlan:

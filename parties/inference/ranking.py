@@ -131,7 +131,6 @@ class _StepProgram:
 
 
 _COMPARED: Final = 1 << 14
-"""Pairs of classes of images that are ranked together."""
 
 
 def check(scale: float, classes: int, results: Results) -> None:

@@ -83,9 +83,7 @@ queries and keys whose scores are large; then the scale of what they are multipl
 _ATTENTION_INPUT: Final = (22, 27)
 """Powers of two between which that scale is for queries, keys and values: what the first LayerNorm gives is not cut."""
 _MIXED: Final = (10, 14)
-"""The same for the projection."""
 _ACTIVATED: Final = (11, 13)
-"""The same for the layer behind GELU."""
 _ROOT_BITS: Final = 13
 """Of the least inverse root of a variance, or half of the result's, which leaves as many to what it normalises."""
 _SUM_INTERVALS: Final = 2 * LEAST_INTERVALS
@@ -375,10 +373,8 @@ def power_of_two(room: float) -> float:
 
 LARGEST_LIFT: Final = 1 << 8
 _TOGETHER: Final = 1 << 14
-"""Tokens that are computed together."""
 _LEAST_NORM: Final = 2.0**-20
 _ROUNDING: Final = 2.0**-30
-"""Of a power that is one already."""
 
 
 def functions_of(block: Block) -> Functions:

@@ -64,7 +64,6 @@ class Division(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 Divisions = Annotated[tuple[Division, ...], Meta(max_length=MOST_SQUARINGS + 1)]
-"""Of a softmax: none, or L + 1 for L squarings."""
 
 
 def squarings_of(divisions: Divisions) -> int:
@@ -222,12 +221,10 @@ class Functions:
     """What a block computes between its layers, and how."""
 
     scale: float
-    """Of the attention."""
     degree: int | None
     """Of the Taylor series, None for the exponential itself."""
     inverse_steps: int | None
     quadratic: bool
-    """Whether a square stands for the activation."""
     epsilons: tuple[float, float]
     activation: Activation = "gelu"
 
@@ -246,7 +243,6 @@ class NormCheck:
     scale: float
     """In the ring of VECTORS bits."""
     turn: int
-    """Bits of a turn."""
     place: CheckedSum
     norm: float
     """What nothing in range exceeds."""
@@ -257,7 +253,6 @@ class FittedScores:
     query: NormCheck
     key: NormCheck
     squarings: int
-    """L."""
     exponential: Wave
     """Of scores / 2^L."""
     largest: float

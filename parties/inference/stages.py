@@ -47,7 +47,6 @@ GROUP_WORDS: Final = 1 << 18
 the allocator gives them back to the system each time, which together costs half as much again."""
 
 COUNTED: Final = Lookup((), levels=PLACE)
-"""For the count of what was out of range."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +58,6 @@ class Carried:
 
 
 Run = Callable[[Carried], Program[Carried]]
-"""One use of a stage: from what goes in, to what comes out."""
 
 
 class PassStage(Protocol):

@@ -191,7 +191,6 @@ Factor = Annotated[int, Meta(ge=1, le=LARGEST_FACTOR)]
 Units = Annotated[int, Meta(ge=0, le=1 << PLACE)]
 
 FILLED: Final = 0.9
-"""Of a ring that a sum may fill."""
 _SLOPE_BITS: Final = 4
 LEAST_INTERVALS: Final = 16
 """Below a value that is in range, if not said otherwise: there the relative error of 1/x is about (1 / 16)^2 at most,

@@ -29,7 +29,6 @@ from msgspec import Meta
 from tacit.protocol.inference.schedule import COARSE
 
 PLACES: Final = 1 << COARSE
-"""Of the table: one for every number of the ring of an angle."""
 SCALE_BITS: Final = 30
 """A cosine of 1 is 2^SCALE_BITS in the table."""
 FEWEST_HARMONICS: Final = 3

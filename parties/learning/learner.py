@@ -62,7 +62,6 @@ from tacit.secagg.plain import PlainPacking
 from tacit.secagg.ring import Words
 
 _SHOWN: Final = 4
-"""As many of the tensors that look crafted are named."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,9 @@ class LocalWork:
     """What a client did in a round, for its own log."""
 
     kept: int = 0
-    """Coordinates that it kept back as whole tensors."""
     layers: tuple[str, ...] = ()
-    """The layers that it chose to keep back."""
     training_seconds: float = 0.0
     choosing_seconds: float = 0.0
-    """How long it took to choose what is contributed."""
     uncounted: int = 0
     """Samples that were trained on, and are not in the weight of the update: aggregation.max_weight is smaller."""
 
@@ -110,18 +106,14 @@ class Draft:
     rounding: np.random.SeedSequence
     local: LocalWork
     remembered: Remembered = field(repr=False)
-    """What the client remembers, once the draft is kept."""
     group: Group | None
     failure: str = ""
-    """As of Update."""
 
 
 @dataclass(frozen=True)
 class Learned:
     values: Flat
-    """As of Trained."""
     samples: int
-    """As of Trained."""
     statistics: LocalStatistics
     held_out: LocalStatistics
 

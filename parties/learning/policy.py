@@ -190,7 +190,6 @@ TASK_RULES: Final[Mapping[str, Rule]] = {
     ),
     "encryption.rekey_every": Rule("encryption.rekey_every", "any: a renewed key costs time"),
 }  # fmt: skip
-"""By field of a Task, those of all protections among them."""
 
 STATISTICS_RULES: Final[Mapping[str, Rule]] = {
     "image_size": Rule("model.image_size", "any: it scales images before they are summed"),

@@ -37,7 +37,6 @@ class Remembered:
     round: int = 0
     """Of the last contribution; 0 before the first."""
     model: bytes = b""
-    """The digest of the model that the round began with."""
     plain: Flat | None = field(default=None, repr=False)
     """The last model of the server in the clear, where that is encrypted, float32 [D]."""
     plain_round: int = 0

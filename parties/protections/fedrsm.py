@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 FEWEST_PAIRS: Final = 3
 """A correlation of two is always 1."""
 MOST_METRICS: Final = 24
-"""Metrics that may be spent on counts."""
 
 
 class FedRSM(WholeTensors, frozen=True, kw_only=True, tag="fedrsm"):

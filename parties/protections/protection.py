@@ -44,7 +44,6 @@ class Noise:
     norm: float
     """Largest Euclidean norm of an update; 0: any, which guarantees nothing."""
     delta: float
-    """For which epsilon is stated."""
 
     @property
     def deviation(self) -> float:
@@ -79,7 +78,6 @@ class Protection:
     __slots__ = ()
 
     about: ClassVar[str]
-    """One sentence for the reference of the experiment file."""
     works_encrypted: ClassVar[bool] = False
     """Whether it goes with encryption: what it does to an update does not depend on the values."""
     personal: ClassVar[bool] = False

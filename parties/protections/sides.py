@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 Weights = int | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 Moved = npt.NDArray[np.bool_]
 Memory = Mapping[str, npt.NDArray[Any]]
-"""Arrays by their names."""
 _NONE: Final = np.zeros(0, np.float32)
 
 
@@ -103,9 +102,7 @@ class Basis:
     """Of what the party draws; None draws from the operating system's randomness."""
     device: torch.device
     workload: Workload = field(default_factory=Workload)
-    """What is a party's own."""
     client: int = 0
-    """The number of the client, as its own functions know it."""
 
     @cached_property
     def layout(self) -> Layout:
@@ -146,7 +143,6 @@ class Protected:
     multipliers: Flat
     """What the weights multiply the values by: () or [D]."""
     metrics: dict[str, int] = field(default_factory=dict)
-    """Those that the protection adds to the sum."""
     own: Flat = field(default_factory=lambda: _NONE)
     """Metrics of a training step of one's own, if the protection changes them."""
     kept: int = 0

@@ -121,7 +121,6 @@ READABLE: Final = ("0.3.0",)
 STATE_RELEASE: Final = READABLE[-1]
 """The first release whose state is as that of this one. It rises when a file of a run or of a party changes."""
 _RELEASE = "release"
-"""File that says it, in every folder with state since 0.3.0."""
 
 
 def mark_release(folder: Path) -> None:

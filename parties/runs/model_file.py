@@ -18,7 +18,6 @@ _TRAINED = {
     "patterns": "the parameters {patterns}",
 }
 _MOST_CLASSES = 20
-"""Names that are listed."""
 
 
 class ModelFile(Result, frozen=True, kw_only=True, tag="tacit.model.1"):

@@ -18,4 +18,3 @@ PROTECTS: Final = {
     "sampled": GIVES_AWAY,
     "all": GIVES_AWAY,
 }
-"""By `reveal`."""

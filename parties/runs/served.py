@@ -36,7 +36,6 @@ _TYPICAL_IMAGES: Final = 2048
 _TYPICAL_TOKENS: Final = 1 << 17
 """Fewer images where they have many tokens: each shows more, and takes longer."""
 _REHEARSED: Final = 1024
-"""Images that a model owner rehearses a learning with."""
 _MARGIN: Final = 1.5
 """How much wider bounds are than what typical images reach, where no distillation has said it."""
 _UNLIKE: Final = 4.0

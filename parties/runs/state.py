@@ -125,10 +125,8 @@ class RoundState:
     ended: float
     cohort: tuple[str, ...]
     absent: Mapping[str, str] = field(default_factory=dict)
-    """Clients that could not take part, and why."""
     result: RoundEnded | None = None
     drops: dict[str, ClientDropped] = field(default_factory=dict)
-    """Clients that are lost so far."""
     spans: dict[str, list[Span]] = field(default_factory=dict)
     moved: int = 0
     """Payload bytes that the server sent and received."""
@@ -155,20 +153,16 @@ class PartyState:
     sent: Counter[Phase] = field(default_factory=Counter)
     received: Counter[Phase] = field(default_factory=Counter)
     sent_in: Counter[int] = field(default_factory=Counter)
-    """Bytes sent by round."""
     work: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of the protocol by kind of work, if the party lived to report them."""
     updates: dict[int, UpdateComputed] = field(default_factory=dict)
-    """Its last update of each round."""
     updated: int = 0
     """How many updates it made; one of a round that is held again counts again."""
     trained: float = 0.0
     visits: Counter[Phase] = field(default_factory=Counter)
-    """How often it was in a phase, the present one left out."""
     phase: Phase | None = None
     """Where it is; None before it has changed its phase in this session."""
     since: float = 0.0
-    """When it came there."""
     heard: float | None = None
     """When it reported something last in this session; None if it did not."""
     ended: str | None = None
@@ -177,13 +171,9 @@ class PartyState:
     """Rounds that ended for this client with an error, and why."""
     failed: bool = False
     done: float = 0.0
-    """Share of its present work that is done."""
     address: str = ""
-    """Where it listens."""
     session: str = ""
-    """Name of its session in hexadecimal."""
     round: int = 0
-    """The last round that it reported."""
     there: set[str] = field(default_factory=set)
     """Peers that it has joined, or that have joined it: a lost link to one of them matters."""
     serving: set[str] = field(default_factory=set)
@@ -228,9 +218,7 @@ class SessionState:
 
     began: float
     last: float
-    """Time of its last event."""
     started: float | None = None
-    """When its command started, where the server reports it."""
     configured: float | None = None
     """When the server proposed its configuration; None if it did not come to that."""
     ended: bool = False
@@ -305,7 +293,6 @@ class RunState:
     """Where the server has test images, and its last session came to an end."""
     statistics: StatisticsSummed | None = None
     judged_on: str = JUDGED_ON["images"]
-    """What accuracies and losses after rounds are of."""
     rounds: list[RoundState] = field(default_factory=list)
     warnings: list[Line] = field(default_factory=list)
     cheats: list[tuple[int, ClientCheated]] = field(default_factory=list)
@@ -318,7 +305,6 @@ class RunState:
     ended: str | None = None
     """How the server said that the last session ended; None if it did not."""
     links: dict[str, Contact] = field(default_factory=dict)
-    """Links to clients, as the server reports them."""
     waiting: tuple[str, ...] = ()
     """Whom the server waits for now; known only while it reports it."""
     waiting_since: float = 0.0
@@ -327,7 +313,6 @@ class RunState:
     one_machine: bool = True
     """Whether all parties are processes of one user."""
     refusals: Counter[str] = field(default_factory=Counter)
-    """Messages that the server refused, by code."""
     unread: list[Unread] = field(default_factory=list)
     """Logs that are torn, or that something else has written into."""
     learned: dict[int, AdaptersUpdated] = field(default_factory=dict)

@@ -54,7 +54,6 @@ STOPPED: Final = "its owner stopped it"
 
 
 _Then = Callable[[Any, float], list[Output]]
-"""Gives the machine the result of work, at this time."""
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,6 @@ REPEAT_SECONDS: Final = 10.0
 @dataclass
 class _Repeats:
     written: dict[type[Repeating], float] = field(default_factory=dict)
-    """When each was written last."""
     waiting: dict[type[Repeating], tuple[int, Repeating]] = field(default_factory=dict)
     """How many were not, and the last one, in the order in which these happened."""
 

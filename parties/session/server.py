@@ -50,7 +50,6 @@ class ServerSettings:
     roster: Roster
     configuration: Configuration
     rounds: int
-    """Rounds to run."""
     completed: int
     """Rounds completed in an earlier session; the first one is numbered after them."""
     smallest_cohort: int

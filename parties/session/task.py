@@ -100,7 +100,6 @@ class ServerTask:
     """The server's side of a task."""
 
     outside = False
-    """As of ClientTask."""
     fixed: Octets = b""
     """The part of a model that no sum changes."""
     service: Literal["", "sums"] = ""

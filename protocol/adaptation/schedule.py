@@ -31,7 +31,6 @@ CHECKED: Final = 28
 SLOPED: Final = 56
 """Of a derivative that was multiplied by a slope."""
 USED: Final = 21
-"""Of a parameter where it is used."""
 ADAPTER_TENSORS: Final = ("channel_down", "channel_up", "token_down", "token_up", "scale")
 HEAD_TENSORS: Final = ("weight", "bias")
 """Tensors of an adapter, and of the head, each with a check of its own."""

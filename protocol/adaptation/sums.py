@@ -39,11 +39,9 @@ MOST_LOST: Final = 64
 @dataclass(frozen=True, kw_only=True)
 class OpeningPolicy:
     rounds: int
-    """The most sums."""
     because: str = ""
     """Why no more, where that is not said by the number: for people."""
     owners: int
-    """The most data owners that learn, or are told a sum."""
     smallest_cohort: int
     """The fewest survivors, without those who may collude."""
     colluders: int
@@ -59,11 +57,8 @@ class RoundSums:
 
     policy: OpeningPolicy
     opened: int = 0
-    """How many sums have been told already."""
     current: int = 0
-    """The round of the last of them."""
     survivors: tuple[str, ...] = ()
-    """Whose shares its sum is of."""
     owners: set[str] = field(default_factory=set)
     """Who learns, or was told a sum."""
     counts: dict[str, int] = field(default_factory=dict)

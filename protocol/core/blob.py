@@ -21,7 +21,6 @@ from tacit.protocol.core.messages import CHUNK_BYTES, Blob, Fetch
 from tacit.protocol.core.primitives import Label, digest
 
 WINDOW: Final = 4
-"""Chunks asked for and not yet received."""
 
 NO_BLOB: Final = Blob(digest=bytes(32), size=0)
 """Stands where an announcement is expected and there is nothing to announce."""
@@ -44,7 +43,6 @@ class StateLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 NO_STATE: Final = StateLayout(type="float32", count=0)
-"""Layout of a state of no bytes."""
 
 
 def requests_after(received: int, chunks: int) -> range:

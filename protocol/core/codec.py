@@ -53,9 +53,7 @@ class Packet:
     body: Frame = field(repr=False)
     payload: Frame | None = field(repr=False)
     kinds: Kinds = field(repr=False)
-    """What is spoken on the link that it came on."""
     size: int = 0
-    """Bytes of all its frames."""
 
     @property
     def kind(self) -> type[Message]:

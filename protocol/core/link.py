@@ -48,7 +48,6 @@ NO_SESSION = bytes(32)
 class _Said:
     envelope: Envelope
     rest: tuple[Frame, ...] = field(repr=False)
-    """The frames after the envelope."""
     phase: str
     size: int
 

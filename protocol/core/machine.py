@@ -313,7 +313,6 @@ class Transmit(Output):
     to: str
     frames: list[Frame] = field(repr=False)
     phase: str
-    """The phase that the message belongs to."""
 
 
 @dataclass(frozen=True)

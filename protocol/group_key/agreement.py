@@ -114,7 +114,6 @@ class GroupKey(Result):
     key: bytes = field(repr=False)
     members: tuple[str, ...]
     transcript: bytes
-    """32 bytes that identify the key and reveal nothing of it."""
 
     def derive(self, label: Label, info: bytes = b"") -> bytes:
         """32 bytes that all members have for this use, and that say nothing about those for another."""
@@ -128,7 +127,6 @@ class KeyAgreed(Result):
     epoch: int
     members: tuple[str, ...]
     transcript: bytes
-    """As in GroupKey."""
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,7 @@ class Audit:
     numbers: tuple[int, ...]
     """Candidates: requests that have arrived and are not used."""
     contribution: bytes = field(repr=False)
-    """This owner's."""
     commitment: bytes = b""
-    """The model owner's, at the data owner."""
     picked: tuple[int, ...] = ()
 
 

@@ -32,7 +32,6 @@ class ExchangeSide(Machine[StateT]):
     """
 
     kinds: ClassVar[Kinds] = INFERENCE_MESSAGES
-    """What is spoken on the link."""
 
     def __init__(
         self, table: Table[StateT], state: StateT, *, ends: tuple[StateT, StateT], link: Link, patience: float

@@ -23,7 +23,6 @@ FINEST: Final = 24
 ACTIVATED: Final = 24
 """Of the values behind GELU, before they are opened to have them modulo 2^STREAM."""
 CENTRED: Final = 23
-"""Of the input of a LayerNorm."""
 WEIGHTED: Final = 24
 """Of sums of values, weighted by exponentials."""
 SHARES: Final = 40
@@ -33,18 +32,15 @@ SQUARED: Final = 32
 POOLED: Final = 24
 """Bits of tokens whose mean is taken, or that a pool leaves."""
 VECTORS: Final = 36
-"""Of queries and keys, and their products."""
 STREAM: Final = 40
 """Of the residual stream, and of whatever is multiplied by a weight to become a part of it; of values and exponentials
 as factors; of logits before they are cut."""
 RESULT_BITS: Final = 32
 """Of logits that are told, once they are cut."""
 LABEL_BITS: Final = 16
-"""Of the number of a class that is told."""
 RANKED: Final = 24
 """Of logits that are compared with each other, and of the numbers of their classes."""
 MOST_LABELS: Final = 16
-"""That are told of an image."""
 RANKED_TOGETHER: Final = 128
 """Classes that are all compared with each other in one step."""
 _GROUP: Final = 8
@@ -178,7 +174,6 @@ class Results(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 LOGITS: Final = Results(labels=0, bits=12)
-"""What is told by default."""
 
 
 class RankingStep(NamedTuple):
@@ -188,7 +183,6 @@ class RankingStep(NamedTuple):
     size: int
     """Classes of a group; the last group may have fewer."""
     kept: int
-    """The best of a group, in order."""
 
     @property
     def pairs(self) -> int:
@@ -201,9 +195,7 @@ class Round(NamedTuple):
 
     operation: str
     model_owner_bytes: int
-    """What the model owner sends in it."""
     data_owner_bytes: int
-    """What the data owner sends in it."""
 
 
 def embedding_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:

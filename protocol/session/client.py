@@ -52,13 +52,9 @@ class _Round:
 
     cohort: tuple[str, ...]
     model: bytes
-    """Its digest."""
     key: GroupKey | None
-    """The group key of the cohort, where there is one."""
     data: bytes = field(default=b"", repr=False)
-    """The model itself, once it is here."""
     incoming: tuple[IncomingBlob, ...] = ()
-    """What is fetched, one after the other; the model is the last."""
 
 
 class TrainingClient(

@@ -167,7 +167,6 @@ class SumResult:
     values: npt.NDArray[np.float64] = field(repr=False)
     """The sum over the contributors, each times its weight, float64 [length]."""
     weight: int
-    """The sum of their weights."""
     contributors: tuple[str, ...]
     dropped: Mapping[str, str]
     """Who is not in it, and why."""

@@ -209,7 +209,6 @@ _MEASURED: Final = {
     },
     "loss": {"test images": "loss", "learned images (sum over owners)": "train_loss"},
 }
-"""By metric the curves, each with its field of a round."""
 
 
 def _curves(summary: AdaptationSummary) -> list[Markup]:

@@ -124,18 +124,14 @@ class AdaptationPlan:
     experiment: AdaptationExperiment
     folder: Folder
     classes: tuple[str, ...]
-    """Names of what is learned."""
     owners: tuple[Source, ...] = field(repr=False)
-    """Images of each data owner, to learn from."""
     model: PrivateModel = field(repr=False)
     learning: PublicLearning = field(repr=False)
     seed: int
     device: str
     recorded: Recorded | None = None
     command: str = field(default_factory=command_line)
-    """With which the run was started."""
     started: float = field(default_factory=time.time)
-    """When that was, in seconds since 1970."""
 
     def enrol(self) -> None:
         files, names = self.folder.files, owner_names(self.experiment.clients)

@@ -46,17 +46,14 @@ class Labelled:
 @dataclass(frozen=True)
 class AdaptationSetting:
     served: ServedModel
-    """The model, with the images of its owner alone."""
     own: Labelled
     """Some of these, to rehearse with."""
     classes: tuple[str, ...]
-    """Names of what the data owners learn."""
     owners: tuple[Source, ...]
     """Images of each data owner, of which it learns from the training images."""
     test: Labelled
     """That nobody learns from, of these classes."""
     images: Dataset = field(repr=False)
-    """All images, as the model takes them."""
 
     def of_owner(self, number: int) -> Labelled:
         """What the data owner of this number, from 0, learns from."""

@@ -52,7 +52,6 @@ class BlockCopies:
     """Copies of blocks, from the passes of a run."""
 
     received_outputs: int
-    """Number of received outputs, of single images."""
     matching_accuracy: float
     """Share of those that were matched to their own image, without the last block's."""
     known: tuple[int, ...]

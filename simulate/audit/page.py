@@ -21,7 +21,6 @@ from tacit.simulate.audit.scores import CANDIDATES, Pixels
 from tacit.simulate.report.page import rendered
 
 MOST_SHOWN: Final = 8
-"""Images of an attack."""
 LEAST_PIXELS: Final = 64
 """Height of an image on the page; smaller ones are enlarged, pixel by pixel."""
 

@@ -59,7 +59,6 @@ class AttackInput:
 @dataclass(frozen=True, kw_only=True)
 class AuditedRun:
     experiment: Experiment
-    """With the seed that it ran with."""
     seed: int
     data: Dataset = field(repr=False)
     task: Task

@@ -122,7 +122,6 @@ class UpdateView:
     clients: tuple[str, ...]
     """The clients whose images are attacked."""
     model: Flat = field(repr=False)
-    """Their initial model of the round."""
     first: Flat | None = field(repr=False)
     """The first model of the run, as the adversary has it: encrypted, if it is; None if the key was renewed since."""
     mean: npt.NDArray[np.float64] = field(repr=False)
@@ -360,9 +359,7 @@ def _added(parts: Sequence[Total]) -> Total:
 
 
 WIRE: Final = "wire"
-"""The name of the adversary."""
 TAP: Final = "wire.passed"
-"""The relay's file, beside the recordings."""
 ON_THE_WIRE: Final = "bytes on the wire"
 """Prefix of its kind of observation."""
 

@@ -233,7 +233,6 @@ PLAYED: Final[Mapping[str, PlayedProtocol]] = {
         },
     ),
 }
-"""The protocols by their names in transcripts."""
 
 EVENTS: Final[Mapping[type, tuple[str, ...]]] = {
     Summed: ("sum", "total", "survivors"),

@@ -74,7 +74,6 @@ class PartyCard:
 
     name: str
     state: str
-    """In a word: how it stands."""
     since: float | None
     tone: str
     """One of good, busy, bad, quiet: colours it."""

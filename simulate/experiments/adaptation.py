@@ -41,7 +41,6 @@ class AdaptationSettings:
     """After these the learning rate is a tenth of what it was."""
     batch_size: int
     divisions: Mapping[str, Division]
-    """By the name of the column."""
     keeps_outputs: bool
     """Whether the outputs of the backbone are computed once and kept, which takes their memory, or for every batch."""
 

@@ -31,7 +31,6 @@ class DataPart:
     half: int | None = None
     """The first (0) or the second half (1) of its classes; None: all."""
     centres: tuple[int, ...] = ()
-    """Where they were taken; (): anywhere."""
     most_per_class: int | None = None
     """No more than the first so many of a class, for training and for tests; None: all."""
 
@@ -85,9 +84,7 @@ class DataBlock:
     name: str = ""
     """Name of the data set, with which the names of its rows begin; empty for a small twin."""
     owned: DataPart
-    """What the owner makes the backbone on."""
     adapted_to: DataPart
-    """What the clients have."""
 
     def row(self, name: str) -> str:
         return f"{self.name}: {name}" if self.name else name
@@ -101,7 +98,6 @@ class LabelledImages:
     samples: Samples = field(repr=False)
     """The training or the test images of the data set."""
     indices: Indices = field(repr=False)
-    """Which of them, int64 [N]."""
     labels: torch.Tensor = field(repr=False)
     """Classes of the task, int64 [N], from 0."""
 

@@ -28,13 +28,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Setting:
     backbone: FriendlyTransformer
-    """Calibrated, on the device."""
     classes: int
     device: torch.device
     clients: Sequence[LabelledImages]
     test: LabelledImages
     clients_outputs: Sequence[LabelledOutputs]
-    """Of the same images."""
     test_outputs: LabelledOutputs
 
 

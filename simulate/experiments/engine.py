@@ -61,7 +61,6 @@ class PreparedStudy:
     size: Size
     request: Request
     rows: tuple[Row, ...]
-    """Those that run."""
     measuring: Prepared
 
     def jobs(self) -> Iterator[Job]:

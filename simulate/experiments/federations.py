@@ -40,7 +40,6 @@ class ModelPretrained(Event, frozen=True, kw_only=True):
 
     seed: int
     accuracy: float
-    """On the test images of the pretraining."""
 
     @property
     def text(self) -> str:
@@ -56,7 +55,6 @@ class Arm(Row):
     """A way of training: a federation."""
 
     experiment: Experiment
-    """Without seed and data."""
     pretrained: bool = False
     """Starts from trained weights: in a small twin from those of `Federations.pretraining`."""
 
@@ -80,14 +78,12 @@ class Federations:
     images_per_client: Mapping[int, int] = field(default_factory=dict)
     """Training and test images of a client by the number of classes; {}: the clients share all."""
     checkpoint: bool = False
-    """Whether models begin with the weights of --checkpoint."""
     mean: tuple[float, ...] = ()
     """By which images are shifted, for each channel as a fraction of 255; without it that of all training images."""
     std: tuple[float, ...] = ()
     alpha: float = 0.0
     """Dirichlet concentration with which clients share the images; 0: alike."""
     record_moves: bool = False
-    """Whether to record which coordinates every round moves."""
 
     def summary(self, rows: Sequence[Row]) -> str:
         arms = [row for row in rows if isinstance(row, Arm)]

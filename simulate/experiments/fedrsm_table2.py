@@ -66,7 +66,6 @@ PUBLISHED: Final = {
               ("0.46, 9.25, 38823", "0.40, 20.57, 42228", "0.35, 126.23, 45185")),
 }  # fmt: skip
 SMALL_DISTILLATION: Final = 100
-"""Steps of FedCG's server in a round of the twin."""
 COSTLY: Final = {"dp-0.1": "DP (0.1), epsilon infinite", "fedsplit": "FedSplit", "fedcg": "FedCG"}
 """What loses accuracy in the paper; its noise of variance 0.001 loses none."""
 RSA_SHARE: Final = 0.10

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TRAINED: Final = Quantity(name="trained", decimals=0)
-"""Numbers that are trained and sent."""
 SENT: Final = Quantity(name="sent by a client in a round", unit="MB")
 EPSILON_UPDATE: Final = Quantity(name="epsilon of updates", decimals=0)
-"""Towards one that sees single updates."""
 EPSILON_SUM: Final = Quantity(name="epsilon of sums", decimals=0)
 TRAINING: Final = Quantity(name="training of a client in a round", unit="s", decimals=1)
 COLUMNS: Final = (TEST_ACCURACY, TRAINED, SENT, TRAINING, EPSILON_UPDATE, EPSILON_SUM)

@@ -49,7 +49,6 @@ class Foundation:
 
     test_images: int
     checkpoint: bool = True
-    """See Federations."""
 
     def summary(self, rows: Sequence[Row]) -> str:
         first = rows[0]

@@ -13,11 +13,9 @@ SHARES: Final = Quantity(name="double-blind", unit="%", decimals=1)
 """Accuracy on test images after the last round, as the next two."""
 CLEAR: Final = Quantity(name="in the clear", unit="%", decimals=1)
 ALONE: Final = Quantity(name="data owners alone", unit="%", decimals=1)
-"""Their mean."""
 REFUSED: Final = Quantity(name="batches refused", decimals=0)
 BATCHES: Final = Quantity(name="batches", decimals=0)
 IMAGES: Final = Quantity(name="images", decimals=0)
-"""Of all data owners, that passed the blocks."""
 COLUMNS: Final = (SHARES, CLEAR, ALONE, BATCHES, REFUSED, IMAGES)
 
 

@@ -74,10 +74,8 @@ class Request:
     data: Path | None
     device: str
     out: Path
-    """Directory of the results."""
     run: Await = run_to_its_end
     checkpoint: Path | None = None
-    """Weights to begin with, of --checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)

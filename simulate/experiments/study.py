@@ -30,7 +30,6 @@ class Size:
     rows: tuple[Row, ...]
     measure: Measure = field(default_factory=Federations)
     differences: tuple[str, ...] = ()
-    """Where the settings are not the paper's, as sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +54,14 @@ class Study:
     """Which table or figure, and of what."""
     claim: str
     settings: tuple[tuple[str, str], ...] = ()
-    """The paper's own: what, and how much."""
     silent: tuple[str, ...] = ()
     """What the paper does not say, and what is taken instead."""
     columns: tuple[Quantity, ...] = (TEST_ACCURACY,)
     full: Size
     small: Size | None = None
-    """None: there is no twin."""
     claims: tuple[Claim, ...] = ()
     draw: Callable[[StudyResult], Figure] = points
     details: Callable[[StudyResult], Sequence[Table | str]] = no_details
-    """Tables and lines below the table."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", self.name):

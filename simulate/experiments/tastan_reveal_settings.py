@@ -25,7 +25,6 @@ MODEL_OWNER_SENT: Final = Quantity(name="sent by the model owner", unit="MB")
 ONLINE: Final = Quantity(name="online phase", unit="s")
 WAITED: Final = Quantity(name="waiting for preprocessing", unit="s")
 REFUSED: Final = Quantity(name="batches refused", decimals=0)
-"""Out of range."""
 REVEALED: Final = Quantity(name="outputs revealed", decimals=0)
 """Of single images; this and what follows is of one data owner, and of rows with something to copy from."""
 ORDERED: Final = Quantity(name="orders found", unit="%", decimals=1)
@@ -49,7 +48,6 @@ class RevealSettings:
     copy_epochs: int
     copy_learning_rate: float
     classes: tuple[int, ...] = ()
-    """See Federations."""
 
 
 def experiment(

@@ -117,7 +117,6 @@ class Adaptation(AdaptationSettings):
 @dataclass(frozen=True, kw_only=True)
 class _Table:
     divisions: Mapping[str, Division]
-    """By the name of the column."""
     methods: Sequence[str]
     batch_size: int
 

@@ -130,7 +130,6 @@ class RayHost:
 class _Actor:
     terminate: Callable[[], None]
     connection: Connection | None = None
-    """None until it connects."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     early: bool = False
     """Whether it was ended before it had connected."""

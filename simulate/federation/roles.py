@@ -45,9 +45,7 @@ class Plan:
     experiment: Experiment
     run: RunDirectory
     rounds: int
-    """Rounds to run now."""
     completed: int
-    """Rounds of the run that are done already."""
     split_seed: int
     """Seeds the split and the initial weights: all parties must agree on the first, and a resumed run on both."""
     repeated: int = 0
@@ -69,14 +67,11 @@ class Plan:
     ray: str | None = None
     """The address of the cluster of Ray that hosts clients; "" for one on this machine, None for none."""
     host: str = "127.0.0.1"
-    """Of this machine, where the server listens."""
     faults: Faults = field(default_factory=Faults)
     unread: tuple[str, ...] = ()
     """What of the logs of a resumed run could not be read, and was moved."""
     started: float = field(default_factory=time.time)
-    """When the command started, in seconds since 1970."""
     command: str = field(default_factory=command_line)
-    """With which the run was started."""
 
     @property
     def parties(self) -> PartyFiles:

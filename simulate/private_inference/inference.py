@@ -62,13 +62,10 @@ class InferencePlan:
     input: Input = "shared"
     batch: int
     results: Results = LOGITS
-    """What data owners are told."""
     protocol: ProtocolName = "tacit"
     ahead: int | None = AHEAD
-    """As of DataOwnerSettings."""
     patience: float = 120.0
     device: str = "cpu"
-    """Where all parties compute."""
     cores: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Of the processor, where a party runs, by its name; others run wherever they may."""
     relayed: Callable[[str], str] = str

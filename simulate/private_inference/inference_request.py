@@ -44,7 +44,6 @@ class InferenceRequest(WantedImages):
     source: str | None = None
     """Where test images come from, if not where the model's did: "digits", or an .npz file."""
     protocol: ProtocolName = "tacit"
-    """By which it is asked."""
 
     def __post_init__(self) -> None:
         self.check("--model", "" if isinstance(self.model, Path) else self.model.architecture)

@@ -63,7 +63,6 @@ class Chosen:
     labels: torch.Tensor | None
     """int64 [N], where they are known."""
     notes: tuple[str, ...] = ()
-    """As of Source."""
     unreadable: Mapping[Path, str] = field(default_factory=dict)
     """Files that are not asked about, each with the reason."""
 

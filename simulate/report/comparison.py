@@ -109,7 +109,6 @@ _RESULTS: Final = {
     "lost_clients": Column("Clients lost", thousands, minor=1),
     "seed": Column("Seed", plain, minor=2),
 }
-"""By field of a run."""
 _COSTS: Final = {
     "run": Column("Run"),
     "wall_seconds": Column("Wall time", duration),
@@ -118,7 +117,6 @@ _COSTS: Final = {
     "client_training_seconds": Column("Training", duration),
     "server_computing_seconds": Column("Protocol", duration),
 }
-"""By field of a run."""
 
 
 def _spread(found: Spread) -> str:
@@ -132,7 +130,6 @@ _GROUPS: Final = {
     "best_accuracy": Column("Best accuracy", _spread, minor=1),
     "final_loss": Column("Final loss", _spread),
 }
-"""By field of a group."""
 
 
 class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):

@@ -87,7 +87,6 @@ _MARKS: Final = "os^DvPX*"
 _DASHES: Final = ("-", "--", "-.", ":")
 
 Points = Sequence[tuple[int, float | None]]
-"""Values by round."""
 Unit = tuple[float, str]
 Window = tuple[float, float]
 """Begin and end, in seconds since 1970."""

@@ -69,7 +69,6 @@ from tacit.simulate.report.tables import (
 MOST_TIMELINES = 5
 MOST_INCIDENTS = 12
 MOST_DRAWN = 40
-"""Classes of a matrix."""
 MOST_MISTAKES = 8
 MOST_TROUBLES = 200
 """Rows of a table; the logs hold the rest."""
@@ -316,7 +315,6 @@ class Timeline:
 
     round: RoundState
     reasons: list[str]
-    """Why it is worth a look, beyond what became of it."""
     open: bool
     figures: list[Markup]
 

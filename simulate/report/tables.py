@@ -20,7 +20,6 @@ _EVALUATED: Final = {
     "train_accuracy": "Training accuracy",
     "train_loss": "Training loss",
 }
-"""Metrics of a RoundEnded, with the headings of their columns."""
 
 Setting = tuple[str, str, bool, str]
 """A key of an experiment: dotted name, value, whether it differs from the default, meaning."""

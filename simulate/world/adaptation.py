@@ -71,7 +71,6 @@ class LearningOwner(Owner):
     performed: int = 0
     """How many calls of its plan a data owner has made."""
     brought: int = 0
-    """The last pass of its session that is over."""
 
     @property
     def kept(self) -> KeptRecord:

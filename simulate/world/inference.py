@@ -57,7 +57,6 @@ class Told:
 
     party: str
     data_owner: str
-    """Whose session it is about."""
     side: Side
     """Whether it is about the exchange between the owners or the one with the dealer."""
     output: Output
@@ -97,7 +96,6 @@ class Owner:
     machine: InferenceDataOwner | InferenceModelOwner
     material: MaterialOwner | None = None
     ordered: int = 0
-    """How many requests are ordered."""
     candidates: range = range(0)
     """Of these the last ones, which are not audited yet."""
     picked: tuple[int, ...] = ()

@@ -71,7 +71,6 @@ def new_members(
 
 
 Link = tuple[str, str]
-"""Sender and receiver."""
 Choice = Callable[[list[Link]], Link]
 """Of the links with something that can arrive now, in the order of sending: which delivers next."""
 
@@ -97,7 +96,6 @@ class Parcel:
     receiver: str
     frames: tuple[Frame, ...] = field(repr=False)
     kinds: Kinds = field(default_factory=lambda: MESSAGES, repr=False, compare=False)
-    """What is spoken there."""
 
     @property
     def packet(self) -> Packet:
@@ -147,7 +145,6 @@ class Conduct:
 
 
 CALM: Final = Conduct()
-"""Everything arrives at once."""
 
 
 @dataclass

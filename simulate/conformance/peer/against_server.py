@@ -65,7 +65,6 @@ class Actor:
     name: str
     case: Case = HONEST
     lied: int | None = None
-    """The round of its lie, once it is told."""
     spent: bool = False
     """Whether it has played a case in this session that it may be barred for."""
     linked: bool = False
@@ -74,7 +73,6 @@ class Actor:
     models: dict[int, bytes] = field(default_factory=dict)
     contributions: dict[int, DrawnUpdate] = field(default_factory=dict)
     ends: list[End] = field(default_factory=list)
-    """Since the lie of the case."""
 
     def lie_in(self, round: int) -> None:
         self.lied, self.ends = round, []

@@ -60,7 +60,6 @@ Act = Literal["", "stops", "hangs up", "begins again"]
 @dataclass(frozen=True)
 class Scene:
     own: str
-    """Who tells it."""
     former: Mapping[type[Message], Saying]
     """What it has said before, last of every kind."""
     openings: tuple[tuple[int, int], ...]
@@ -78,7 +77,6 @@ class InferenceCase(Case):
     anyone: bool = False
     """Whether the specification leaves open who is blamed."""
     together: bool = False
-    """Whether both of ours tell the lie."""
 
     @property
     def lies(self) -> bool:

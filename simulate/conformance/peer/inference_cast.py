@@ -67,7 +67,6 @@ class Observed:
     roles: Mapping[str, str]
     case: InferenceCase
     liar: str = ""
-    """Who has told the lie, once it is told."""
     aborts: dict[str, Abort] = field(default_factory=dict)
     """By whom of ours the live party has told."""
     reproach: str = ""

@@ -175,7 +175,6 @@ class Case:
     expected: str
     lie: Lie = honest
     joins: bool = False
-    """Whether the lie is told while joining."""
     alone: bool = False
     """Whether nothing comes of our other clients before the client has refused: it hears of the model alone."""
 
