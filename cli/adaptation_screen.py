@@ -47,7 +47,6 @@ class AdaptationScreen:
             output.say(self._console, f"{line.party}: {line.text}" if line.party else line.text, "yellow")
 
     def _passing(self) -> str:
-        """Images that have passed the blocks at all data owners."""
         last = [party.kept[-1] for party in self._state.parties.values() if party.kept]
         own = [kept for kept in last if not kept.peer]
         return f"{sum(kept.images for kept in own)} of {sum(kept.of for kept in own)} images have passed the blocks"

@@ -168,7 +168,6 @@ class Screen:
         return event.party == self._state.server or isinstance(event, ModelEvaluated)
 
     def _proposal(self, proposed: ConfigurationProposed) -> str:
-        """Describe the server's proposal in one line."""
         sizes = f"{proposed.parameters:,} parameters, vectors of {proposed.vector_bytes:,} bytes"
         mode = self._experiment.aggregation.mode
         if mode == "none":
@@ -179,7 +178,6 @@ class Screen:
         return f"{sizes} {secured}, {mode} mode{self._losses(proposed, clients)}{drawn}"
 
     def _losses(self, proposed: ConfigurationProposed, clients: int) -> str:
-        """Describe the cost of a lost client, "" where it is that client."""
         from tacit.protocol.core.roster import group_numbers
 
         numbers = group_numbers(clients, self._experiment.federation.group_size)

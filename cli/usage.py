@@ -86,7 +86,6 @@ class Commands(TyperGroup):
 
 
 def _at_home(arg: str) -> str:
-    """An argument with ~ expanded, which shells leave in --out=~/runs."""
     option, equals, value = arg.rpartition("=") if arg.startswith("--") else ("", "", arg)
     return f"{option}{equals}{os.path.expanduser(value)}"
 

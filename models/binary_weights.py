@@ -122,7 +122,6 @@ def coordinated_weights(
 
 
 def _positions(keys: Words, members: int, place: int) -> list[int]:
-    """Where in the circle of every tensor the member at `place` stands."""
     sort_keys = keys.astype("<u2").view("<u8").reshape(-1, members)
     positions: list[int] = np.argsort(sort_keys, axis=1, kind="stable")[:, place].tolist()
     return positions

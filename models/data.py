@@ -208,7 +208,6 @@ def _named(source: Source, classes: tuple[str, ...]) -> Source:
 
 
 def _renamed(source: Source, classes: tuple[str, ...]) -> Source:
-    """The same images with the labels of this list of classes."""
     if strange := [name for name in source.class_names if name not in classes]:
         shown = ", ".join(strange[:8]) + ", ..." * (len(strange) > 8)
         raise ValueError(f"data.classes lacks classes that the images have: {shown}; add them, for all parties alike")

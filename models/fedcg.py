@@ -180,7 +180,6 @@ def discriminator(model: CoupledModel, seed: int) -> Discriminator:
 
 
 def _as_map(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Channels, height and width of features as a map."""
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
     return (shape[1], shape[0], 1) if len(shape) == 2 else (shape[0], 1, 1)

@@ -237,7 +237,6 @@ LARGEST_METRIC: Final = 1000.0
 
 
 def _is_metrics(found: Any) -> bool:
-    """Whether it is a mapping of names to numbers, one each."""
     return (
         isinstance(found, Mapping)
         and len(found) > 0
@@ -309,7 +308,6 @@ def _is_sample(part: Any) -> bool:
 
 
 def _is_column(part: Any) -> bool:
-    """Whether it is a list of values, beside which there may be others."""
     return isinstance(part, list) and not any(
         hasattr(value, "__len__") and not hasattr(value, "shape") for value in part
     )
@@ -425,7 +423,6 @@ def told(what: str, function: Any) -> Iterator[None]:
 
 
 def _place(error: Exception, function: Any) -> str:
-    """The last line of the function's own file that was at work."""
     try:
         unwrapped = inspect.unwrap(function)
         file = inspect.getsourcefile(getattr(unwrapped, "func", unwrapped))

@@ -136,7 +136,6 @@ def client(
 
 
 def _end(verdicts: VectorVerdicts | PeerVerdicts, json_file: Path | None) -> None:
-    """Show and keep the verdicts, and end the command."""
     show(screen(), verdicts)
     keep_json(json_file, verdicts)
     raise typer.Exit(FAILED if verdicts.failed else 0)

@@ -79,7 +79,6 @@ def _token(party: OpenedParty[Any]) -> Path:
 
 
 def _failed(ended: Ended) -> typer.Exit:
-    """End the command of a party whose session ended before its time."""
     from tacit.protocol.core.errors import Code
 
     lost = ended.code in (Code.LEFT, Code.TIMEOUT)
@@ -327,7 +326,6 @@ def data_owner(
 
 
 def _all_learned(learned: LearnedAdapters) -> None:
-    """End the command of a data owner if it lost a round, and say why."""
     lost = [one for one in learned.rounds if one.lost is not None]
     completed = len(learned.rounds) - len(lost)
     if completed < learned.planned:

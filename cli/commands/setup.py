@@ -126,7 +126,6 @@ def _start(path: Path, file: PartyFile, *, stay: bool) -> None:
 
 
 def _check(file: PartyFile, experiment: Path | None) -> None:
-    """End the command if something is wrong, with all that is."""
     console = output.screen()
     output.say(console, "looking whether everything is there")
     from tacit.parties.runs.experiment import ExperimentError, load

@@ -300,14 +300,12 @@ def rehearsal(
 
 
 def _by_class(known: Features) -> list[Features]:
-    """Owners of one class each, and one of all images."""
     labels = known.labels.numpy()
     alone = [known.part(np.flatnonzero(labels == label)) for label in np.unique(labels)[:_CLASS_OWNERS]]
     return [*alone, known]
 
 
 def _by_heart(known: Features, batch: int, classes: int, generator: np.random.Generator) -> list[Features]:
-    """Each image is there twice in a batch, if there are enough."""
     each_has = max(min(batch // 2, len(known.labels) // _LEARNERS_BY_HEART), 1)
     orders = np.resize(generator.permutation(len(known.labels)), (_LEARNERS_BY_HEART, each_has))
     return [

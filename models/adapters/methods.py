@@ -110,7 +110,6 @@ def trained(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _with_head(backbone: nn.Module, classes: int) -> Any:
-    """A copy with a head of zeros."""
     width = len(final_norm(backbone).weight)
     model: Any = copy.deepcopy(backbone)
     head = LinearLayer(torch.zeros(classes, width), torch.zeros(classes))

@@ -217,7 +217,6 @@ class _Matching:
         return gradients
 
     def angle(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """One minus the cosine of all gradients together."""
         found = self.found(x, target)
         product = torch.stack([(one * other).sum() for one, other in zip(found, self.given, strict=True)]).sum()
         lengths = [torch.stack([one.square().sum() for one in parts]).sum() for parts in (found, self.given)]

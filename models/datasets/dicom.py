@@ -48,7 +48,6 @@ def read(path: Path) -> Image.Image:
 
 
 def _windowed(values: npt.NDArray[np.float64], found: Any) -> npt.NDArray[np.float64]:
-    """From 0 to 1 by the first window (PS3.3 C.11.2.1.2)."""
     centre, width = (np.atleast_1d(found.get(name) or 0.0)[0] for name in ("WindowCenter", "WindowWidth"))
     if not width:
         lowest, highest = values.min(), values.max()

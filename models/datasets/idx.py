@@ -43,7 +43,6 @@ def _there(folder: Path) -> bool:
 
 
 def _array(folder: Path, name: str) -> npt.NDArray[np.uint8]:
-    """One array of bytes, in a file whose name some write with a dot."""
     variants = [folder / f"{each}{end}" for each in (name, name.replace("-idx", ".idx")) for end in ("", ".gz")]
     path = next((variant for variant in variants if variant.is_file()), variants[0])
     content = require_file(path, purpose="an idx file, as of MNIST, or one with .gz").read_bytes()

@@ -72,7 +72,6 @@ def _classes(folder: Path) -> list[str]:
 
 
 def _common(train: Samples, test: Samples) -> tuple[str, ...]:
-    """A note if test images are training images too."""
     assert isinstance(train.images, FileImages)
     assert isinstance(test.images, FileImages)
     known = {identity(path) for path in train.images.paths}

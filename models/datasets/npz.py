@@ -101,7 +101,6 @@ def _images(where: str, name: str, images: npt.NDArray[Any]) -> Pixels:
 
 
 def _bytes(name: str, images: npt.NDArray[Any]) -> str:
-    """How these would become bytes, if their range says so."""
     if images.dtype.kind not in "iufb" or not images.size or images.dtype == np.uint8:
         return ""
     lowest, highest = float(images.min()), float(images.max())

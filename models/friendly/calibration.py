@@ -190,7 +190,6 @@ def _mlp(weight: torch.Tensor, bias: torch.Tensor, mlp: Mlp) -> Increment:
 
 
 def _entries(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """For each row, norm times sqrt(D) plus the magnitude of the bias."""
     found: torch.Tensor = weight.norm(dim=-1) * weight.shape[1] ** 0.5 + bias.abs()
     return found
 

@@ -424,6 +424,5 @@ class HeadProgram(HeadForwards):
 
 @lru_cache(maxsize=16)
 def _logarithms(table: Table, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `Table.words`, of the logarithm of a sum."""
     unit = table.inverse.unit
     return interpolated(lambda ends: (ends * unit).clamp(min=unit).log() * scale, table.index, table.slope)

@@ -188,7 +188,6 @@ class _DealtTuples:
     def generate_additive_triple(
         self, left: Sequence[int], right: Sequence[int], operation: Any, device: Any = None
     ) -> tuple[Any, ...]:
-        """Shares of a, b and their product."""
         kind = Matrix if operation == "matmul" else Product
         return self._taken(kind(operation, tuple(left), tuple(right)), operation)
 

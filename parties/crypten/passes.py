@@ -106,7 +106,6 @@ def _trace(stage: CryptenStage, images: int) -> Traced:
 
 
 def _linear(computation: Computation, products: Products, name: str, share: torch.Tensor) -> torch.Tensor:
-    """A layer, with its bias, to numbers of BITS again."""
     product = computation.run(products[name].apply(name, share))
     return computation.truncated(product, 1 << BITS)
 
@@ -184,8 +183,6 @@ class _DataOwner(InferenceDataOwner):
 
 
 class _ModelOwner(InferenceModelOwner):
-    """A pass without a range check is answered when its result has gone."""
-
     _passed: PassRounds | None = None
 
     def _rounds_of(self, images: int) -> tuple[Round, ...]:

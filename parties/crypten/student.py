@@ -264,7 +264,6 @@ def _reach(gauge: Gauge) -> float:
 
 
 def _fixed_weights(model: FriendlyTransformer, blocks: list[Any], norm: LayerNorm) -> dict[str, IntegerWeight]:
-    """Of every layer, by the names and in the order of layer_shapes."""
     exact = with_parameters(model, lambda name, tensor: tensor.double())
     projection: Any = model.patch_embed.proj
     layers: dict[str, tuple[torch.Tensor, torch.Tensor]] = {

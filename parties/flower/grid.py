@@ -174,7 +174,6 @@ class Nodes:
         return {name: node for name, node in self._named.items() if node in exchange.nodes}
 
     def _claims(self, exchange: Exchange, run: int, nodes: Iterable[int]) -> dict[int, str]:
-        """Names for which these nodes sign now."""
         nonces = {node: urandom(_NONCE_BYTES) for node in nodes}
         if not nonces:
             return {}

@@ -275,7 +275,6 @@ class _Party:
         self._policy = policy
 
     def introduce(self, record: ConfigRecord, context: Context) -> dict[str, Any]:
-        """Say, signed, which member of the roster this node is."""
         signature = sign_node(
             self.keys,
             roster=self.roster.hash,
@@ -286,7 +285,6 @@ class _Party:
         return {"name": self.keys.name, "signature": signature}
 
     def begin(self, record: ConfigRecord, context: Context, entered: set[bytes], journal: JournalFile) -> list[bytes]:
-        """Enter a sum that the policy accepts, and say its first message."""
         with _refusing("the server proposes a sum that this client does not enter: "):
             settings = msgspec.msgpack.decode(taken(record, "settings", bytes), type=SumSettings)
             settings.check(self.roster, self._policy)

@@ -400,7 +400,6 @@ class _Sessions:
         return moments(images, channels=task.channels, image_size=task.image_size, proceed=proceed)
 
     def _images(self, task: Task) -> ClientImages:
-        """This host's own, as the task wants them."""
         if self._source is None:
             roster, name = self._job.roster, self._job.keys.name
             own = self._job.workload or Workload.named(task.model, task.training, self._data)

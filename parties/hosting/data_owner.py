@@ -220,7 +220,6 @@ class AnswersFile:
 
 
 def _labels(row: Sequence[int], classes: int) -> bool:
-    """Whether these are numbers of classes, at least one."""
     return len(row) > 0 and min(row) >= 0 and max(row) < classes
 
 
@@ -294,7 +293,6 @@ class _Asking:
         self._settings = owner_settings(party, InferencePolicy(), event_log, hooks)
 
     async def finish(self) -> None:
-        """One session after the other, until all is answered."""
         answers, total, learned = self._answers, len(self._images.names), self._learned
         usual = PROTOCOLS[self._file.protocol].session() if learned is None else learned.session()
         kind = self._hooks.session(usual)

@@ -59,8 +59,6 @@ from tacit.protocol.sum.policy import Policy
 
 
 class _Asking(LearningDataOwner):
-    """Leaves once it knows the terms, before kept shares are compared."""
-
     KEEPS: ClassVar[bool] = False
 
 

@@ -167,7 +167,6 @@ def _teaching(
     common: dict[str, Any],
     event_log: EventLog,
 ) -> TeachingSettings:
-    """Those of rounds of learning, which the log says."""
     words = sum_words(learning.public.sizes, learning.learning)
     event_log.write(LearningOffered(words=words, rounds=own.rounds, classes=learning.classes))
     if own.noise:
@@ -206,7 +205,6 @@ def kept_salt(path: Path) -> bytes:
 def _learning(
     path: Path, served: Callable[[], ServedModel], model: PrivateModel, own: TeachingSection, event_log: EventLog
 ) -> PublicLearning:
-    """Read the persisted learning, or rehearse one and persist it."""
     kept = read_learning(path)
     schedule = Schedule(
         rounds=own.rounds, learning_rate=own.learning_rate, decay=own.decay, decay_rounds=own.decay_rounds

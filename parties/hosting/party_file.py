@@ -633,7 +633,6 @@ def read_any(path: Path) -> PartyFile:
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
-    """The role, and the other keys as they stand there."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -672,7 +671,6 @@ def party_toml(role: str) -> str:
 
 
 def _judged() -> Iterator[str]:
-    """Every field of a proposal, with the values that a client accepts."""
     for field, rule in rules():
         yield f"{field}: {rule.accepts}"
 

@@ -107,8 +107,6 @@ class DealerParty(ServingParty[InferenceDealer]):
 
 
 class _Work:
-    """The orders of one session, met one after the other."""
-
     def __init__(
         self,
         party: DealerParty,
@@ -128,7 +126,6 @@ class _Work:
         """Ends when it is stopped."""
 
     def stop(self) -> None:
-        """Meet no more orders."""
         self.task.cancel()
         self._worker.close()
 

@@ -318,7 +318,6 @@ def _norm_checks(
 def _fitted_exponential(
     functions: Functions, bounds: Bounds, tokens: int, reach: float, period: float, squarings: int
 ) -> Wave:
-    """Of scores within -reach ... reach, divided by 2^squarings."""
     divisor = float(1 << squarings)
     if functions.degree is None and reach / divisor > _FURTHEST:
         raise FitError(

@@ -309,7 +309,6 @@ def block_stage(public: PublicModel, index: int) -> BlockStage:
 
 
 def _short(name: str) -> str:
-    """The name of a layer within its block."""
     return name.partition(".")[2]
 
 

@@ -405,7 +405,6 @@ def _intervals(place: CheckedSum, below: int) -> tuple[int, int]:
 
 
 def _too_few(place: CheckedSum, domain: int, index: int) -> bool:
-    """Whether the least in range has too few intervals below it."""
     return place.low << (PLACE - place.levels) < _FEWEST_INTERVALS << (domain - index)
 
 

@@ -97,8 +97,6 @@ class Belonging(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Metadata of the file."""
-
     version: Literal[1] = 1
     owner: Belonging
     round: int
@@ -170,7 +168,6 @@ class MemoryFile:
 
 
 def _difference(found: Belonging, owner: Belonging) -> str:
-    """Describe the owner of a file that is another's, and the remedy."""
     if found.client != owner.client:
         return f"what {found.client} remembers, and this is {owner.client}: give every client a folder of its own"
     if found.run != owner.run:

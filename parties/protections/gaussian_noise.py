@@ -56,7 +56,6 @@ def cost_within(epsilon: float, delta: float) -> float:
 
 
 def _below(bound: float) -> float:
-    """The probability that a standard Gaussian is below."""
     return 0.5 * math.erfc(-bound / math.sqrt(2.0))
 
 

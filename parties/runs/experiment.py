@@ -207,7 +207,6 @@ def _misplaced(data: Mapping[str, Any], known: Mapping[str, Key], choices: Mappi
 
 
 def _of_another(path: str, value: object, owners: Iterable[str], chooser: str, chosen_one: object) -> str:
-    """What is said of a key that other choices of a section have."""
     names = " and ".join(map(literal, owners))
     return f"{path} = {literal(value)}: it is a key of {names} only; {chooser} is {literal(chosen_one)}"
 

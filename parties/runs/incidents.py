@@ -65,7 +65,6 @@ def _absent(state: RunState, session: int) -> Iterator[tuple[float, Incident]]:
 
 
 def _members(state: RunState, session: int) -> Iterator[tuple[float, Incident]]:
-    """Later versions of the roster, each of which ended a session."""
     for where, finished, event in state.rosters:
         if where == session:
             when = f"after round {finished}" if finished else "before the first round"
@@ -77,7 +76,6 @@ def _members(state: RunState, session: int) -> Iterator[tuple[float, Incident]]:
 
 
 def _copies(state: RunState, session: int) -> Iterator[tuple[float, Incident]]:
-    """Folders of which two are in use."""
     for where, event in state.copies:
         if where == session:
             finished = max((one.number for one in state.rounds if one.result and one.ended <= event.time), default=0)
@@ -85,7 +83,6 @@ def _copies(state: RunState, session: int) -> Iterator[tuple[float, Incident]]:
 
 
 def _cut_short(state: RunState, session: int) -> Incident:
-    """A session whose server did not say how it ended."""
     here = [round for round in state.rounds if round.session == session]
     later = [round for round in state.rounds if round.session > session]
     finished = max((round.number for round in state.rounds if round.session <= session and round.result), default=0)

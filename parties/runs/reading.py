@@ -71,7 +71,6 @@ class _Stretch:
         return True
 
     def finish(self) -> None:
-        """Tighten every bound by all others."""
         self.last_line = max(bound.line for bound in self.bounds)
         self.bounds.sort(key=lambda bound: bound.time)
         self.times = [bound.time for bound in self.bounds]
@@ -225,8 +224,6 @@ def set_aside(run: RunDirectory) -> list[str]:
 
 
 class _ForeignEventError(Exception):
-    """An event that cannot follow those before it."""
-
     def __init__(self, party: str, index: int, fault: str) -> None:
         self.party = party
         self.index = index

@@ -466,7 +466,6 @@ class RunState:
         return self.rounds[-1].absent if self.rounds and self._current else {}
 
     def _take_of_server(self, event: Event) -> None:
-        """Events that only the server reports, and that make the rounds."""
         time = event.time
         match event:
             case RoundStarted():

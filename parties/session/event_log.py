@@ -271,7 +271,6 @@ class _Repeats:
     """How many were not, and the last one, in the order in which these happened."""
 
     def due(self, *kinds: type[Repeating]) -> float:
-        """When all of these may be written."""
         return max((self.written[kind] + REPEAT_SECONDS for kind in kinds if kind in self.written), default=0.0)
 
 

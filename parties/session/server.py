@@ -251,7 +251,6 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         return {name: known.get(name, "it has not connected") for name in absent}
 
     def _change_roster(self, unusable: str = "") -> list[Output]:
-        """End the session, if there is a later version of the roster."""
         settings = self._settings
         roster = settings.newer_roster(settings.roster)
         if roster is None:

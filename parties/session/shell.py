@@ -103,7 +103,6 @@ class _Job:
         return await self._coroutine
 
     def drop(self) -> None:
-        """Interrupt it. A coroutine is cancelled once, and may tidy up."""
         if not self._dropped.is_set():
             self._dropped.set()
             if self._coroutine is not None:
@@ -280,7 +279,6 @@ class Attention:
         self._woken.clear()
 
     async def _take(self) -> Event | None:
-        """The next event, if it is there by now."""
         while not (self._lost and self._now() >= self._lost_until):
             for _ in range(TURNS if self._due else 0):
                 if self._receiving.done():
@@ -389,7 +387,6 @@ class Shell(Generic[MachineT, EndpointT]):
                 await self._perform_own(endpoint, output)
 
     def _report(self, event: LoggedEvent) -> None:
-        """Log an event of the machine."""
         self._event_log.write(event)
 
     def _from_time_to_time(self) -> list[Output]:
@@ -401,11 +398,9 @@ class Shell(Generic[MachineT, EndpointT]):
         return self._look_around()
 
     def _look_around(self) -> list[Output]:
-        """What follows from something outside that nobody tells of."""
         return []
 
     def _may_stop(self) -> bool:
-        """Whether leaving now costs nothing that could not be had again."""
         return True
 
     def _take_event(self, event: Event) -> list[Output]:

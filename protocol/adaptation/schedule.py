@@ -130,7 +130,6 @@ def _parameters(tokens: int, width: int, classes: int, adapters: int, rank: int)
 
 
 def _checks(adapters: int) -> int:
-    """Norms of parameters that are compared with bounds."""
     return adapters * len(ADAPTER_TENSORS) + len(HEAD_TENSORS)
 
 

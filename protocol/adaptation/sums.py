@@ -176,7 +176,6 @@ class RoundSums:
         return None
 
     def _exhausted(self) -> str | None:
-        """Why no more sums are told, if that is so."""
         policy = self.policy
         if self.opened < policy.rounds:
             return None

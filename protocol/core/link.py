@@ -201,7 +201,6 @@ class Link:
         self.due = envelope.received
 
     def _heard(self, envelope: Envelope) -> None:
-        """What the peer has received need not be kept."""
         most = self._sent if self._resumes else 0
         if envelope.received > most:
             detail = f"it has received {envelope.received} messages where {most} were said"

@@ -292,7 +292,6 @@ class _Encrypting:
 
     @property
     def provider(self) -> str:
-        """Who is asked now."""
         return self.asked[0][0]
 
 

@@ -240,7 +240,6 @@ class InferenceDataOwner(InferenceSession):
         return super()._accept(packet)
 
     def _check(self, terms: Terms) -> None:
-        """Refuse terms that this side's policy or its request rules out."""
         policy, request, sizes = self._policy, self._request, terms.sizes
         if terms.results.bits < policy.bits:
             told = f"logits of {terms.results.bits} fractional bits" if terms.results.bits else "labels alone"

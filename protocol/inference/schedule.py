@@ -346,7 +346,6 @@ def weight_bytes(sizes: Sizes) -> tuple[int, ...]:
 
 
 def _norm_rounds(operation: str, rows: int, width: int) -> tuple[Round, ...]:
-    """Centred values, variances, their inverse roots."""
     widths = (byte_width(CENTRED) * rows * width, byte_width(PLACE) * rows, byte_width(WORD_BITS) * rows)
     return tuple(_both(operation, octets) for octets in widths)
 

@@ -188,7 +188,6 @@ class DealerService(Service[InferenceDealer]):
         return session, outputs
 
     def _data_owner(self, sender: str, packet: Packet) -> str | None:
-        """Whose session the message is of."""
         if sender in self._roster.clients:
             return sender
         if sender != self._roster.server.name:

@@ -197,7 +197,6 @@ class InferenceSession(
         return [] if self.over else self.trigger(InferenceTrigger.REVEAL, now, keys)
 
     def _picked(self, audit: Audit, theirs: bytes) -> tuple[int, ...]:
-        """What the coin picks, with the peer's contribution."""
         server = self.own == self._roster.server.name
         model_owner, data_owner = (audit.contribution, theirs) if server else (theirs, audit.contribution)
         return picked(
@@ -209,14 +208,12 @@ class InferenceSession(
         )
 
     def _reveals(self, keys: Sequence[bytes], then: InferenceState) -> Step[InferenceState]:
-        """Say the keys of what was picked."""
         audit = self.at(Audit)
         if len(keys) != len(audit.picked):
             raise LocalProtocolError(f"{len(keys)} keys where {len(audit.picked)} requests were picked")
         return Step(then, (self._send(AuditKeys(), joined_keys(keys)),), data=audit)
 
     def _revealed(self, heard: Heard[AuditKeys]) -> KeysRevealed:
-        """The keys that the peer has said."""
         count, said = len(self.at(Audit).picked), bytes(heard.payload or b"")
         if len(said) != KEY_BYTES * count:
             raise RemoteProtocolError(
@@ -249,7 +246,6 @@ class InferenceSession(
         return Step(InferenceState.IDLE if over else InferenceState.COMPUTING, sends, lambda: self._judged(in_range))
 
     def _judged(self, in_range: bool | None) -> list[Output]:
-        """What follows from a verdict, if there is one."""
         if in_range is None:
             return []
         if not in_range:
@@ -295,5 +291,4 @@ _IN_A_PASS: Final = (StartPass, AuditCommitment, AuditCoin, AuditKeys, PassStart
 
 
 def _word(opened: Frame | None) -> int:
-    """What a side opens in the round `range`."""
     return int.from_bytes(bytes(opened or b""), "little")

@@ -48,8 +48,6 @@ from tacit.protocol.sum.states import PHASES, Phase, SumLabel, SumTrigger
 
 @dataclass(frozen=True)
 class _Round:
-    """What the client goes by in a round."""
-
     cohort: tuple[str, ...]
     model: bytes
     key: GroupKey | None
@@ -243,7 +241,6 @@ class TrainingClient(
         return cohort
 
     def _fetched(self, part: _Round, round: int, now: float) -> Step[TrainingState]:
-        """Ask for what is due of the model, or train once all of it is here."""
         if not part.incoming:
             return Step(TrainingState.TRAINING, (Train(round, part.data, part.key),), data=replace(part, data=b""))
         incoming = part.incoming[0]
@@ -255,7 +252,6 @@ class TrainingClient(
         return Step(TrainingState.FETCHING_MODEL, sends, data=part, deadline=deadline)
 
     def _agreement(self, part: _Round, round: int) -> Agreement:
-        """What this client goes by in the sum of this round."""
         return agree(
             session=self._link.session,
             round=round,

@@ -466,7 +466,6 @@ class SessionClient(Machine[TrainingState]):
         return replace(over, state=TrainingState.AWAIT_WELCOME, commit=commit)
 
     def _end(self, error: RemoteProtocolError, *, final: bool = False) -> Step[TrainingState]:
-        """End the session, and say why to the server."""
         culprit = error.culprit or self._server
         ended = self._ended(error.code, f"{culprit}: {error.detail}", final=final)
         abort = Abort(code=error.code, detail=error.detail[:DETAIL_LIMIT], culprit=culprit)

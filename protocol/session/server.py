@@ -217,7 +217,6 @@ class TrainingServer(
         check_cohorts(self._configuration, self._roster.group_sizes, smallest_cohort)
 
     def _suffices(self, there: Sequence[str]) -> bool:
-        """Whether a round can be held with these clients."""
         cohort = len(self._gathered(there))
         try:
             self._configuration.parameters(cohort)
@@ -425,14 +424,12 @@ class TrainingServer(
         return Step(SessionState.BETWEEN_ROUNDS, (), commit, data=done)
 
     def _end_round(self, unusable: str) -> Callable[[], list[Output]]:
-        """What tells the members of the last round that it is over."""
         done = self.at(RoundDone)
         code, detail = (Code.VECTOR, unusable) if unusable else (done.code, done.detail)
         end = EndRound(code=code, detail=detail[:DETAIL_LIMIT])
         return lambda: [self._transmit(name, end) for name in done.cohort if name in self._in_round]
 
     def _bar_culprits(self, drops: Sequence[Dropped], now: float) -> list[Output]:
-        """Those who broke a rule in a sum are out."""
         outputs: list[Output] = []
         for dropped in drops:
             if dropped.code not in NOT_AT_FAULT:

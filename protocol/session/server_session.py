@@ -447,7 +447,6 @@ class SessionServer(Machine[SessionState]):
         return [self._transmit(member, abort, round=0), *self._leave(member, detail, now, code=code)]
 
     def _bar(self, member: str) -> None:
-        """It is not heard again."""
         self.presence.barred.add(member)
 
     def _leave(self, member: str, detail: str, now: float, *, code: Code = Code.LEFT) -> list[Output]:
@@ -457,11 +456,9 @@ class SessionServer(Machine[SessionState]):
         return [ClientLeft(member=member, detail=detail), *self._gone(member, code, detail, now)]
 
     def _gone(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
-        """What its leaving means for what goes on."""
         raise NotImplementedError
 
     def _all_done(self) -> Step[SessionState]:
-        """No more rounds, or none with this roster."""
         roster = self._successor
         if roster is None:
             return self._ended(None, "all rounds are done")

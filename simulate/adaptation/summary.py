@@ -223,7 +223,6 @@ def _rounds(
     state: RunState,
     judged: Mapping[int, AdaptersMetrics],
 ) -> list[AdaptationRound]:
-    """Every round of learning that the dealer has ended."""
     found: list[AdaptationRound] = []
     for round in state.rounds:
         number, result = round.number, round.result

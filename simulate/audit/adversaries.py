@@ -101,7 +101,6 @@ def audit_plan(
 
 
 def _aims(attack: Attack, arms: Sequence[AuditArm]) -> bool:
-    """Whether the attack has a target in any of these configurations."""
     if attack.of_differences:
         return any(arm.experiment.aggregation.mode != "none" for arm in arms)
     return any(attack.against(arm.experiment) for arm in arms)
@@ -193,7 +192,6 @@ def present(adversary: Sequence[str], terms: RunTerms) -> list[str]:
 
 
 def _check(experiment: Experiment) -> None:
-    """Refuse runs that the audit would read wrongly."""
     data, training = experiment.data, experiment.training
     refused = {
         "data.factory": bool(data.factory),

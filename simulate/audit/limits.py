@@ -70,7 +70,6 @@ class _Client:
         self._rate = subject.experiment.training.learning_rate
 
     def settings(self) -> Iterator[tuple[str, str, int, Send]]:
-        """Factor, setting, number of images, and the update."""
         yield CHANNEL, "gradient, float32", 1, self.gradient
         for clip, bits in CHANNELS:
             yield CHANNEL, f"gradient, clip {clip:g}, {bits} bits", 1, partial(self._rounded, self.gradient, clip, bits)
@@ -97,7 +96,6 @@ class _Client:
         return gradient(self._model, x, y, batch_size=len(x), device=CPU)[0]
 
     def _mean(self, x: torch.Tensor, y: torch.Tensor) -> Values:
-        """The mean gradient of as many clients as images."""
         mean: Values = np.mean([self.gradient(x[[one]], y[[one]]) for one in range(len(x))], axis=0)
         return mean
 

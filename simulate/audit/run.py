@@ -95,7 +95,6 @@ class _Audit:
     closed_form_unusable: str = ""
 
     def limit(self, subject: AuditedRun) -> None:
-        """Find the limits of the closed form, or why it cannot be used."""
         try:
             self.closed_form = closed_form_limits(subject)
         except ValueError as error:

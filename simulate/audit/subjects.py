@@ -198,7 +198,6 @@ def pooled(subject: AuditedRun, views: Sequence[UpdateView]) -> PooledRounds:
 
 
 def _batch(subject: AuditedRun, client: str, round: int) -> bytes:
-    """Equal for equal images, in whatever order."""
     return b"".join(sorted(image.numpy().tobytes() for image in subject.true_images(client, round)))
 
 

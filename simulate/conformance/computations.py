@@ -192,7 +192,6 @@ class SumTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return Agreement(**given | made)
 
     def _plain(self) -> PlainPacking:
-        """Without secure aggregation the last word is a weight of one byte."""
         return PlainPacking(
             clients=len(self.cohort),
             max_weight=255,

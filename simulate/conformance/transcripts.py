@@ -327,7 +327,6 @@ def _numbers(value: Any) -> Any:
 
 
 def _agreed(value: Mapping[str, Any]) -> Agreed:
-    """Read the part of an agreement that matters at the dealer."""
     nothing: Any = None
     return Agreed(value["peer"], value["session"], nothing, value["terms"], images=1, batch=1)
 

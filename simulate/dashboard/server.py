@@ -341,15 +341,12 @@ class Dashboard(MetricsPage):
             await asyncio.sleep(0 if self._closing else PAUSE_SECONDS)
 
     def _sections(self) -> tuple[int, dict[str, str]]:
-        """Made once for all readers."""
         if self._rendered[0] != self._live.version:
             self._rendered = (self._live.version, sections(self._live))
         return self._rendered
 
 
 class _Connection(H11Protocol):
-    """A connection that cannot be held open for nothing."""
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._deadline = self.loop.call_later(REQUEST_SECONDS, self._expect_request)

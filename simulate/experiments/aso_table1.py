@@ -62,7 +62,6 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
 
 
 def _unchanged(how: str, name: str, article: str) -> Claim:
-    """The paper's sentence, for one kind of sum and of matrix."""
     plain, encrypted = f"{how}-unencrypted", f"{how}-{name}"
 
     def judge(rows: Mapping[str, StudyRow]) -> Verdict:

@@ -185,7 +185,6 @@ def command_line(
 
 
 def _claim(study: Study, size: Size, request: Request, measuring: Prepared, *, small: bool) -> None:
-    """Make the directory that of these settings, or see that it is."""
     out, path = request.out, request.out / "study.json"
     stamp = msgspec.json.encode(
         {

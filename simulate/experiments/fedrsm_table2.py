@@ -114,7 +114,6 @@ def values(arm: Arm, run: FederatedRun) -> Values:
 
 
 def _claims(model: str) -> Iterator[Claim]:
-    """The paper's sentences about this table, for one model."""
     ours, baseline, generating = (f"{model}-{method}" for method in ("fedrsm", "fedavg", "fedcg"))
     costly = {title: f"{model}-{method}" for method, title in COSTLY.items()}
     yield Claim(

@@ -164,7 +164,6 @@ def _dealer(part: object) -> int:
 
 
 def _by_role(peak_bytes: dict[str, int], names: Iterable[str]) -> dict[str, int]:
-    """The largest of the data owners, and those of the other parties."""
     owners = set(names)
     found = {name: peak for name, peak in peak_bytes.items() if name not in owners}
     return {"data owner": max((peak_bytes.get(name, 0) for name in owners), default=0), **found}

@@ -111,8 +111,6 @@ def _claims() -> Iterator[Claim]:
 
 
 def _follows(claim: str, names: tuple[str, ...]) -> Claim:
-    """That the counts of these arms follow what is computed for them."""
-
     def judge(rows: Mapping[str, StudyRow]) -> Verdict:
         worst, where = max(
             (distance(run, computed(name, run)) / bound(computed(name, run), sum(_moves(run))), name)

@@ -126,7 +126,6 @@ class _Table:
         return tuple(Quantity(name=name, decimals=3) for name in self.divisions)
 
     def full(self, blocks: Sequence[DataBlock], published: Published) -> Size:
-        """The paper's settings (section 5.2)."""
         measure = Adaptation(
             model=VIT,
             teacher=TrainingConfiguration(epochs=5, batch_size=16, learning_rate=1e-5),

@@ -271,7 +271,6 @@ class Actors(Processes):
             asyncio.get_running_loop().remove_reader(connection.fileno())
 
     def _lose(self, name: str, actor: _Actor, done: Future[int]) -> None:
-        """Ray says that an actor has done what it was to do, or is gone."""
         self._hear(name, actor)
         self._forget(name)
         actor.ended.set()

@@ -519,7 +519,6 @@ class Supervisor:
         await self._processes.start(process, take_part, roles=roles)
 
     def _part(self, process: str, last: dict[str, Any]) -> None:
-        """A client has ended, in a process that may host others."""
         client = last["party"]
         self._hosted[process].remove(client)
         reason, failed = _ending(last)
@@ -607,8 +606,6 @@ class Supervisor:
             self._clear("the server is silent", 0)
 
     def _clear(self, reason: str, after_seconds: float) -> None:
-        """End, after some time, whoever is still there."""
-
         async def wait_and_stop() -> None:
             await asyncio.sleep(after_seconds)
             await self._processes.stop(reason, grace_seconds=STOP_SECONDS)

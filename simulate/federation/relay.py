@@ -152,8 +152,6 @@ def relaying(shaping: Shaping, tap: Path | None = None) -> Iterator[Relay | None
 
 
 class _Line:
-    """One direction of the link, for all streams."""
-
     def __init__(self, delay: float, rate: float) -> None:
         limited = math.isfinite(rate)
         self.read_at_once = min(_MOST_READ, math.ceil(rate * _READ_SECONDS)) if limited else _MOST_READ

@@ -139,7 +139,6 @@ def _resumed_plan(experiment: Experiment, run: RunDirectory, unread: list[str], 
 
 
 def _memories(experiment: Experiment, run: RunDirectory) -> list[Path]:
-    """Where the clients of a run keep what they remember."""
     return [run.memory(name) for name in party_names(experiment.clients)[1:]]
 
 
@@ -164,7 +163,6 @@ def kept(plan: Plan) -> str:
 
 
 def _from_plain(run: RunDirectory) -> str:
-    """What an encrypted run can be begun anew from."""
     if not run.plain_model.exists():
         return ""
     return f' from {run.plain_model} (model.checkpoint, with encryption.initial_model = "server")'

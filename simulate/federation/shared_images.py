@@ -57,7 +57,6 @@ def kept(folder: Path) -> Source:
 
 
 def _contiguous(samples: Samples) -> Samples:
-    """The same, with arrays that lie in memory in one piece."""
     images = samples.images
     if isinstance(images, ArrayImages):
         images = ArrayImages(np.ascontiguousarray(images.array))

@@ -48,8 +48,6 @@ def known_rounds(sizes: Sizes, images: int, results: Results = LOGITS) -> tuple[
 
 @dataclass(frozen=True)
 class _Disclosing:
-    """A stage whose output the data owner receives."""
-
     inner: PassStage
 
     @property

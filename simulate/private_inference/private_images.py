@@ -249,7 +249,6 @@ def _share(right: torch.Tensor, among: torch.Tensor) -> float | None:
 
 
 def _per_operation(passes: Sequence[PassCosts]) -> dict[str, OperationMetrics]:
-    """Seconds are those of the data owners."""
     found: defaultdict[str, OperationMetrics] = defaultdict(OperationMetrics)
     for cost in (cost for each in passes for cost in each.rounds):
         found[cost.operation].add(

@@ -148,7 +148,6 @@ def _server_without_masks(state: RunState, experiment: Experiment) -> Exposure:
 
 
 def _statistics(experiment: Experiment, whose: str) -> tuple[str, ...]:
-    """Contents of the first sum, if there was one."""
     what = f"how many pixels the images of {whose} have, their sum, and that of their squares, by channel"
     return (what,) if experiment.data.statistics == "sum" else ()
 

@@ -260,7 +260,6 @@ def _is_drawn(found: TestClasses) -> bool:
 
 
 def _mistakes(found: TestClasses) -> list[str]:
-    """The most frequent ones, each with its number of images."""
     names = [one.name for one in found.classes]
     mistakes = [
         (count, f"{names[true]} predicted as {names[predicted]} ({count:,})")

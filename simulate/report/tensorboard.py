@@ -96,7 +96,6 @@ class TensorBoard:
 
 
 def _metrics(round: RoundState) -> dict[str, float]:
-    """The metrics that are known of a round that has a result, by name."""
     result = round.result
     assert result is not None
     found: dict[str, float | None] = {name: getattr(result, name) for name in (*JUDGED, *COUNTED)}

@@ -168,8 +168,6 @@ def _learning(**sizes: int) -> Lie:
 
 
 def _lost(further: int = 0, detail: str = "it is lost") -> Lie:
-    """Gives up the round that was asked about, or one so much further."""
-
     def lost(scene: Scene, said: Saying) -> list[Saying]:
         assert isinstance(said.message, OwnSum)
         return [Saying(SumLost(number=said.message.number + further, detail=detail), round=0)]

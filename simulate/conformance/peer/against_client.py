@@ -255,7 +255,6 @@ class AgainstClient(Cast):
         return PeerComplaints(holders=encode_members((holder,), agreement.size), signatures=signature)
 
     def _agreed(self) -> tuple[Agreement, dict[int, SigningKey]]:
-        """The round of now, and the keys of ours by their positions in it."""
         session = self._session
         assert session is not None
         assert session.server.sum is not None

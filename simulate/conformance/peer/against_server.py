@@ -193,7 +193,6 @@ class AgainstServer(Cast):
 
     @property
     def _free(self) -> list[Actor]:
-        """Who is in a session, and cannot be barred."""
         return [actor for actor in self._actors if self._world.joined(actor) and not actor.spent]
 
     async def _with_liar(self, case: Case) -> str:

@@ -431,7 +431,6 @@ class AgainstModelOwner(AgainstOwner):
             await super().feed(parcel, message)
 
     async def _terms_in(self, parcel: Parcel, message: Message | None) -> Terms:
-        """The session in which they came is over then."""
         try:
             if not isinstance(message, InferenceTerms):
                 raise RemoteProtocolError(Code.UNEXPECTED, f"the answer to inference-hello is {message}")

@@ -148,8 +148,6 @@ def _fewer_than_threshold(stage: RoundKnowledge) -> bytes:
 
 
 def _peer_shares_of(members: Callable[[RoundKnowledge], bytes]) -> Lie:
-    """Sharers and their packets, the others left out."""
-
     def change(stage: RoundKnowledge, message: PeerShares) -> dict[str, Any]:
         sharers = members(stage)
         kept, owners = set(decode_members(sharers, stage.size)), decode_members(message.owners, stage.size)
