@@ -1,8 +1,5 @@
 """Coordinated weights: nobody contributes alone, and everybody's probability of a zero stays what it was."""
 
-import math
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from scipy.stats import binom, binomtest, chisquare
@@ -107,35 +104,6 @@ def test_equal_sort_keys_still_give_every_member_its_own_position() -> None:
     random[-2 * RESOLUTION : -RESOLUTION] = np.arange(RESOLUTION)
     counts = all_weights(ALL_WORDS, (0.5,), random, members=3, fewest=2).sum(axis=0)
     assert set(counts.tolist()) == {0, 2, 3}
-
-
-def test_the_weights_are_those_of_the_description() -> None:
-    """Number by number, in fractions; every member of a small cohort, with tensors of other orders."""
-    layout = Layout((LayoutEntry("a", (30,)), LayoutEntry("b", (50,))))
-    members, fewest, ones, size = 5, 2, 20_000, layout.size
-    random = np.random.default_rng(9).integers(0, RESOLUTION, coordination_words(layout, members), np.uint16)
-    words = random.tolist()
-    share = Fraction(ones, RESOLUTION)
-    chances = {c: math.comb(members, c) * share**c * (1 - share) ** (members - c) for c in range(fewest, members + 1)}
-    mean = sum(c * chance for c, chance in chances.items()) / sum(chances.values())
-    table, up_to = [], Fraction(0)
-    for c, chance in chances.items():
-        up_to += chance / sum(chances.values())
-        table += [c] * (math.floor(math.floor(members * ones / mean) * up_to + Fraction(1, 2)) - len(table))
-    while (missing := members * ones - sum(table)) > 0:
-        table[[c < members for c in table].index(True)] += 1
-    assert missing == 0
-    table += [0] * (RESOLUTION - len(table))
-    expected = np.zeros((members, size), bool)
-    for coordinate in range(size):
-        quarters = words[20 * (coordinate >= 30) :]
-        keys = [sum(quarters[4 * rank + part] << 16 * part for part in range(4)) for rank in range(members)]
-        positions = [keys.index(key) for key in sorted(keys)]
-        count, start = words[40 + coordinate], words[40 + size + coordinate]
-        for place, position in enumerate(positions):
-            expected[place, coordinate] = (position - start * members // RESOLUTION) % members < table[count]
-    zero = 1 - ones / RESOLUTION
-    assert (all_weights(layout, (zero, zero), random, members=members, fewest=fewest) == expected).all()
 
 
 def test_cohorts_of_a_thousand() -> None:

@@ -1,7 +1,6 @@
 """What members of a group key make of it: the key of the model, the first model, and models encrypted anew."""
 
 import gc
-import math
 import weakref
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec.structs import replace
-from scipy import stats
 
 from tacit.models import checkpoint, model_encryption
 from tacit.models.configuration import Architecture, TrainingConfiguration
@@ -86,24 +83,6 @@ def test_the_embeddings_come_from_the_keystream_alone() -> None:
     public = HKDF(SHA256(), 32, key.transcript, framed(EncryptionLabel.INITIAL_MODEL, b"public")).derive(key.key)
     assert seeds == [int.from_bytes(public[:8], "little") // 2]
     assert other_tensors(member().initial(key)) == other_tensors(LAYOUT.flatten(TASK.build(seeds[0])))
-
-
-def test_the_embeddings_are_those_of_the_description() -> None:
-    """HKDF, AES-256-CTR and the arithmetic once more, with the library only."""
-    key = agreed()[0]
-    parts = LAYOUT.split(member().initial(key))
-    kernel, positions = (parts[name].ravel() for name in EMBEDDINGS)
-    seed = HKDF(SHA256(), 32, key.transcript, framed(EncryptionLabel.INITIAL_MODEL, b"")).derive(key.key)
-    cipher_key = HKDFExpand(SHA256(), 32, b"tacit/1 initial model").derive(seed)
-    stream = Cipher(algorithms.AES(cipher_key), modes.CTR(bytes(16))).encryptor().update(bytes(4 * 1000))
-    words = [int.from_bytes(stream[low : low + 4], "little") for low in range(0, 4 * 528, 4)]
-    assert (len(kernel), len(positions)) == (256, 272)
-    uniform = [(word + 0.5) / 2**31 - 1 for word in words]
-    expected = [u / 4 for u in uniform[:256]] + [u * 0.02 * math.sqrt(3) for u in uniform[256:]]
-    # One rounding to float32; the order of the factors is another rounding of float64.
-    np.testing.assert_allclose([*kernel, *positions], expected, rtol=2**-24 * 1.001)
-    for values, limit in ((kernel, 1 / 4), (positions, 0.02 * math.sqrt(3))):
-        assert stats.kstest(values, stats.uniform(-limit, 2 * limit).cdf).pvalue > 1e-3
 
 
 def test_a_model_is_encrypted_anew_and_read_again() -> None:

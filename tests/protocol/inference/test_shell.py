@@ -1,7 +1,5 @@
 """What a shell must not ask of the machines of private inference, and what it may print: no secret is in any text."""
 
-import hmac
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -48,9 +46,6 @@ def test_who_is_to_open_something_has_no_deadline() -> None:
     assert (data_owner.deadline, model_owner.deadline) == (run.now + PATIENCE, run.now + PATIENCE)
     run.advance()
     assert (data_owner.deadline, model_owner.deadline) == (run.now + PATIENCE, None)
-
-
-Call = Callable[[InferenceDataOwner, InferenceModelOwner], object]
 
 
 def check_a_layer_out_of_order_or_of_another_length(layer: int, size: int) -> None:
@@ -107,29 +102,6 @@ def test_what_a_shell_must_not_ask_for_between_passes() -> None:
     run.owners[DATA_OWNER].go_on()
     run.settle()
     assert run.verdicts() == {(None, "")}
-
-
-def test_keys_of_material_are_those_of_the_specification() -> None:
-    """HKDF-SHA256 (RFC 5869) from its definition, over what was said on the links."""
-    run = world().run()
-    said = {
-        (parcel.sender, parcel.receiver): parcel.message.contribution
-        for parcel in run.log
-        if isinstance(parcel.message, DealerHello | DealerWelcome)
-    }
-    (terms,) = {parcel.message.terms for parcel in run.log if isinstance(parcel.message, DealerHello)}
-    assert len(set(said.values())) == 4
-
-    def framed(*parts: bytes) -> bytes:
-        return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
-
-    for owner in OWNERS:
-        secret = said[owner, DEALER] + said[DEALER, owner]
-        extracted = hmac.digest(run.session(DATA_OWNER), secret, "sha256")
-        info = framed(b"tacit/1 material", framed(b"tacit/1 material", terms, owner.encode()))
-        assert [key.key for key in run.outcome(MaterialKey, owner)] == [
-            hmac.digest(extracted, info + b"\x01", "sha256")
-        ]
 
 
 def test_no_secret_is_in_any_text_and_no_contribution_is_kept() -> None:
