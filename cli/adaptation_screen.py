@@ -30,7 +30,6 @@ class AdaptationScreen:
         self._state = RunState(server=DEALER)
 
     def show(self, event: Event) -> None:
-        """Take an event of a party, or of this process."""
         again = isinstance(event, LearningRoundLost) and event.round in self._state.unlearned
         line = self._state.take(event)
         self.begun = self.begun or bool(event.party)

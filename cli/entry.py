@@ -9,7 +9,6 @@ from typing import NoReturn
 
 
 def main() -> None:
-    """Entry point of the command."""
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)

@@ -24,7 +24,6 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Entry point of the command."""
     statuses: list[int] = []
     # Registered first, and so called last.
     atexit.register(_end_at_once, statuses)
@@ -61,7 +60,6 @@ def _end_at_once(statuses: list[int]) -> None:
 
 @app.callback(invoke_without_command=True)
 def top(show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    """Options of the command itself."""
     if show_version:
         typer.echo(f"tacit {version('tacit')}")
         raise typer.Exit

@@ -100,7 +100,6 @@ def terminal(shown: Table) -> FittedTable:
 
 
 def show(console: Console, result: Result) -> None:
-    """Print what people see of a result."""
     for item in result.view():
         if isinstance(item, Table):
             console.print(terminal(item))
@@ -114,7 +113,6 @@ def warn(remark: object) -> None:
 
 
 def failure(complaint: object, status: int) -> typer.Exit:
-    """Complains; returns what ends the command."""
     say(Console(stderr=True, highlight=False), f"tacit: {complaint}", style="red")
     return typer.Exit(status)
 

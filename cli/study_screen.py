@@ -40,7 +40,6 @@ class StudyScreen:
         self._progress.__exit__()
 
     def began(self, title: str) -> Show:
-        """A run, or the training before all runs, begins."""
         self._show(title)
 
         def show(event: Event) -> None:

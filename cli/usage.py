@@ -30,7 +30,6 @@ _PARSERS_WORDS: Final = {r"Value error, ": "", r", unable to parse .* as an? \w+
 
 
 def command_modules() -> list[ModuleType]:
-    """All modules of tacit.cli.commands, by name."""
     commands = import_module("tacit.cli.commands")
     names = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
     return [import_module(f"{commands.__name__}.{name}") for name in names]
@@ -47,8 +46,6 @@ def add_commands(app: typer.Typer) -> None:
 
 
 class Commands(TyperGroup):
-    """The command with all its commands."""
-
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         _set(self)

@@ -304,7 +304,6 @@ class DataConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fields=
     ] = 0
 
     def given(self, mean: tuple[float, ...], std: tuple[float, ...]) -> DataConfiguration:
-        """The same with these statistics."""
         return msgspec.structs.replace(self, mean=mean, std=std, statistics="given", channels=0)
 
     def __post_init__(self) -> None:
@@ -481,7 +480,6 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
     @property
     def server_rate(self) -> float:
-        """Step of the server's optimizer."""
         return self.server_learning_rate or (0.01 if self.server_optimizer == "adam" else 1.0)
 
     @property

@@ -28,8 +28,6 @@ HELD_OUT: Final = 0.1
 
 @dataclass(frozen=True)
 class CopiedBlock:
-    """A block that was trained to do what another does."""
-
     block: nn.Module
     error: float
     """Its `relative_error` on pairs that were held out."""

@@ -29,7 +29,6 @@ class FileSystem:
         self._put(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666, content)
 
     def truncate(self, path: Path, size: int) -> None:
-        """Cut a file off after so many bytes."""
         os.truncate(path, size)
 
     def rename(self, path: Path, target: Path) -> None:

@@ -203,12 +203,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 state[name].copy_(part)
 
     def local(self, model: nn.Module) -> dict[str, Flat]:
-        """Copies of the model's local buffers, in host memory."""
         state = _state(model)
         return {entry.name: state[entry.name].cpu().numpy().copy() for entry in self.fixed if entry.part == "local"}
 
     def load_local(self, model: nn.Module, buffers: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Overwrite the model's local buffers by those of their names."""
         import torch
 
         state = _state(model)

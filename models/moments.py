@@ -26,8 +26,6 @@ _BLOCK: Final = 1024
 
 @dataclass(frozen=True)
 class Moments:
-    """Of all pixels of some images."""
-
     pixels: int
     """Of one channel."""
     sums: tuple[int, ...]

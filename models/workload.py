@@ -319,8 +319,6 @@ def _counter(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a training step may know, if it has a parameter `context`."""
-
     round: int
     """From 1."""
     client: int

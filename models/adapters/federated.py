@@ -143,7 +143,6 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Numbers of rounds, the first being 1."""
 
     def rate(self, number: int) -> float:
-        """The learning rate of the round of this number, from 1."""
         return self.learning_rate * self.decay ** sum(number > passed for passed in self.decay_rounds)
 
 

@@ -56,8 +56,6 @@ class Descent:
 
 
 class Note(Protocol):
-    """What takes note of the values that pass through a step."""
-
     def __call__(self, name: str, rows: torch.Tensor) -> None:
         """Values of one name [..., n], whose norms over the last dimension say how far they reach."""
 
@@ -168,5 +166,4 @@ def _backwards(
 
 
 def stepped(parameters: AdapterParameters, gradient: AdapterParameters, learning_rate: float) -> AdapterParameters:
-    """The parameters after one step of stochastic gradient descent."""
     return each(lambda value, derivative: value - learning_rate * derivative, parameters, gradient)

@@ -55,8 +55,6 @@ class Adapters:
 
 @dataclass(frozen=True)
 class FullFineTuning:
-    """All weights of the backbone and a new head."""
-
     def adapt(self, backbone: nn.Module, *, classes: int, seed: int) -> nn.Module:
         model: nn.Module = _with_head(backbone, classes)
         return model.requires_grad_(True)
@@ -105,7 +103,6 @@ class AdaptedTransformer(nn.Module):
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of a model that are trained, by their names."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 

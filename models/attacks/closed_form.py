@@ -50,7 +50,6 @@ class PatchEmbedding:
 
     @property
     def others(self) -> int:
-        """Rows of the position embedding in front of those of the patches."""
         return len(self.positions) - self.patches
 
     @classmethod

@@ -224,7 +224,6 @@ class Samples:
 
 
 def labelled(found: Iterable[tuple[str | Path, int]]) -> Samples:
-    """Images in files, each with its label."""
     rows = list(found)
     paths = tuple(Path(path) for path, _ in rows)
     return Samples(FileImages(paths), np.array([label for _, label in rows], dtype=np.int64))

@@ -31,7 +31,6 @@ class TorchvisionImages:
         return len(self.indices)
 
     def sizes(self) -> Iterator[tuple[int, int]]:
-        """As of ArrayImages; every image is decoded."""
         for index in self.indices:
             image = self.dataset[int(index)][0]
             yield image.height, image.width

@@ -101,8 +101,6 @@ DECAY: Final = 0.1
 
 @dataclass
 class Trace:
-    """What a model has computed on its way, block by block."""
-
     embedding: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     """Tokens that enter the first block [B, T, D]."""
     attention: list[torch.Tensor] = field(default_factory=list)

@@ -140,7 +140,6 @@ def forward_requests(sizes: AdapterSizes, checks: AdapterChecks) -> tuple[AnyBlo
 
 
 def forward_rest(sizes: AdapterSizes, checks: AdapterChecks) -> tuple[AnyBlockRequest, ...]:
-    """The same behind the products."""
     found = _checked_rows(sizes, checks).values()
     return (*_forward_lifts(sizes).values(), *(check_request(rows, check) for rows, check in found))
 
@@ -223,7 +222,6 @@ class AdapterForwards:
 
     @property
     def checks(self) -> Collection[RangeCheck]:
-        """Afterwards: whether rows are in range."""
         return self._checks.values()
 
     def _beside(self, parameters: AdapterShares) -> dict[str, torch.Tensor]:
@@ -282,7 +280,6 @@ def _products(sizes: AdapterSizes) -> Formulas:
 
 
 def adapter_requests(sizes: AdapterSizes, checks: AdapterChecks) -> tuple[AnyBlockRequest, ...]:
-    """What `AdapterProgram` asks for, in this order."""
     return (
         products_request(_operands(sizes), _products(sizes)),
         *forward_rest(sizes, checks),

@@ -82,8 +82,6 @@ class StepBounds:
 
 
 class StepScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Public numbers of a step, made by `fitted_step`."""
-
     halvings: tuple[Annotated[int, Meta(ge=0, le=MOST_HALVINGS)], ...]
     """As of StepBounds."""
     cut: Annotated[int, Meta(ge=1, le=STREAM - 2)]

@@ -78,12 +78,10 @@ class RangeCheck:
         self._squares = torch.zeros((), dtype=torch.int64)
 
     def of(self, squares: torch.Tensor) -> RangeCheck:
-        """For sums of squares, shares modulo 2^64."""
         self._squares = squares
         return self
 
     def masked(self) -> Words:
-        """What to open."""
         place = shifted(self._squares * self._check.factor, WORD_BITS, WORD_BITS - PLACE)
         return self._lookup.masked(place)
 
@@ -92,7 +90,6 @@ class RangeCheck:
 
     @property
     def compared(self) -> tuple[LookedUp, Range]:
-        """What was opened, and where it is in range."""
         return self._lookup, self._check.limits
 
 
@@ -108,7 +105,6 @@ def rows_outside(checks: Iterable[RangeCheck]) -> torch.Tensor:
 
 
 def check_request(rows: tuple[int, ...], check: CheckedSum) -> Lookup:
-    """What a `RangeCheck` asks for."""
     return Lookup(rows, levels=check.levels)
 
 

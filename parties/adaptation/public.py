@@ -98,7 +98,6 @@ class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def epsilon(self) -> float:
-        """What is added to the variance of a class token."""
         return self.scales.head.variances.inverse.offset
 
     def initial(self) -> AdapterParameters:

@@ -97,7 +97,6 @@ def roster_of_sums(roster: Roster) -> Roster:
 
 
 def configure_rounds(terms: Proposal, task: RoundsTask) -> Configuration:
-    """The configuration of sums under the terms of an experiment."""
     chosen = {name: getattr(terms, name) for name in Proposal.__struct_fields__}
     return Configuration(
         **chosen | {"max_weight": 1, "clip": 1.0},

@@ -76,8 +76,6 @@ COUNT_BITS: Final = WORD_BITS - PLACE
 
 @dataclass(frozen=True, repr=False)
 class Learnt:
-    """An owner's share of what batches have taught."""
-
     parameters: ParameterShares
     loss: torch.Tensor
     """Of the sum over all images of batches in range, as of Stepped."""
@@ -93,7 +91,6 @@ class Learnt:
     def then(
         self, parameters: ParameterShares, *, loss: torch.Tensor, correct: torch.Tensor, refused: torch.Tensor
     ) -> Learnt:
-        """After another batch: what it left, and what it adds to what is counted."""
         return replace(
             self,
             parameters=parameters,

@@ -203,7 +203,6 @@ class ParameterNorms:
 
     @property
     def checks(self) -> list[RangeCheck]:
-        """One for every tensor."""
         return [*self._named.values()]
 
 
@@ -335,7 +334,6 @@ def _parts(each: AdapterShares | HeadShares) -> list[torch.Tensor]:
 
 
 def shaped(words: torch.Tensor, sizes: StepSizes) -> ParameterShares:
-    """The inverse of `flat`."""
     rank, tokens, width, classes = sizes.rank, sizes.tokens, sizes.width, sizes.classes
     adapter = ((rank, width), (width, rank), (rank, tokens), (tokens, rank), ())
     rest = words

@@ -99,7 +99,6 @@ class Request(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
         return (self.receiver,)
 
     def free(self, rank: int) -> list[Draw]:
-        """What this rank draws first."""
         raise NotImplementedError
 
     def dependent(self) -> list[Draw]:

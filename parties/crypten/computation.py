@@ -42,7 +42,6 @@ class Computation:
         self._exchange = exchange
 
     def run(self, program: Program[T]) -> T:
-        """Run a program of our own in the midst of CrypTen's code."""
         received: list[torch.Tensor] | None = None
         while True:
             try:
@@ -105,7 +104,6 @@ class _AbandonedError(Exception):
 
 
 def computed(computation: Computation, compute: Callable[[Computation], T]) -> T:
-    """Run this code, whose CrypTen is that of the computation."""
     install()
     _running.computation = computation
     try:

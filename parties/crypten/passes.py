@@ -73,8 +73,6 @@ class CryptenStage:
         return self._traced(images).rounds
 
     def trace(self, images: int) -> Traced:
-        """Return its requests and its rounds, from shapes alone."""
-
         def prepare(party: Party) -> Callable[[Computation], torch.Tensor]:
             shapes = layer_shapes(self.public.sizes)
             layers = {

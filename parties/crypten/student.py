@@ -92,7 +92,6 @@ class PublicStudent(
 
     @property
     def embedding(self) -> EmbeddingScales:
-        """How pixels become numbers."""
         return EmbeddingScales(pixel=2.0**BITS, largest=LARGEST)
 
     @property
@@ -148,8 +147,6 @@ def _without_weights(module: Any, linear: Callable[[str], Any]) -> Any:
 
 @dataclass(frozen=True)
 class PrivateStudent:
-    """An OwnedModel, made by `prepared_student`."""
-
     public: PublicStudent
     weights: Mapping[str, IntegerWeight] = field(repr=False)
     commitment: bytes

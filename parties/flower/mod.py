@@ -166,7 +166,6 @@ class ResumedSum:
         return self._client.outcome
 
     def hear(self, message: bytes) -> list[bytes]:
-        """What there is to answer to a message of the server."""
         return self._new(_Happened(message))
 
     def contribute(self, vector: npt.NDArray[np.float64], weight: int) -> list[bytes]:

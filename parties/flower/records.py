@@ -32,7 +32,6 @@ class RefusedError(ValueError):
 
 
 def is_training(message_type: str) -> bool:
-    """Whether a message of this type makes an app train."""
     return message_type.split(".", maxsplit=1)[0] == "train"
 
 
@@ -95,7 +94,6 @@ def moved(model: ArrayRecord, mean: npt.NDArray[np.float64]) -> ArrayRecord:
 
 
 def ours(content: RecordDict) -> ConfigRecord | None:
-    """Our record of a message, if it has one."""
     return content.config_records.get(RECORD)
 
 

@@ -136,8 +136,6 @@ class ClientHooks(Hooks):
 
 
 class ClientWork:
-    """One client for one session."""
-
     def __init__(
         self,
         job: ClientJob,

@@ -52,8 +52,6 @@ from tacit.protocol.inference.data_owner import InferencePolicy, InferenceReques
 
 @dataclass(frozen=True, eq=False)
 class OwnImages:
-    """Made by `own_images`."""
-
     names: tuple[str, ...]
     labels: tuple[str, ...] | None
     digest: str
@@ -133,8 +131,6 @@ class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class AnsweredPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="pass"):
-    """The answers of a pass, about the next images."""
-
     logits: tuple[tuple[float, ...] | None, ...]
     """A row for each image, a number for each class or feature; None for an image of a pass that was refused, or whose
     labels alone were received."""
@@ -392,7 +388,6 @@ def interface_of(public: AskedModel, answers: AnswersFile, learned: Learned | No
 
 
 def remove(answers: AnswersFile) -> str:
-    """The remedy where former answers are in the way."""
     return f"remove {answers.path} to ask about all of them again"
 
 

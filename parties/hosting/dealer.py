@@ -42,7 +42,6 @@ class DealerHooks(Hooks):
     """Points at which a simulation changes a dealer; the defaults are those of hosts."""
 
     def origin(self) -> InvocationRecorded:
-        """Where the rounds come from, for the log."""
         return InvocationRecorded.now(command_line(), started=time.time(), device="cpu")
 
 

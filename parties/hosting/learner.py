@@ -63,8 +63,6 @@ class _Asking(LearningDataOwner):
 
 
 class KeptLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a data owner goes by."""
-
     terms: bytes
     """The digest of the model owner's terms."""
     weights: bytes
@@ -88,8 +86,6 @@ def kept_adapters(path: Path, learning: PublicLearning) -> Common | None:
 
 @dataclass(frozen=True, repr=False)
 class Learned:
-    """Made by `read_learned`."""
-
     kept: KeptLearning
     parameters: AdapterParameters
     round: int

@@ -47,8 +47,6 @@ class InferenceProtocol:
 
 
 class CryptenProtocol(InferenceProtocol):
-    """CrypTen's tensors compute a distilled student."""
-
     name = "crypten"
     claims = (
         "protocol crypten: CrypTen's tensors computed the student's polynomials on shares, with correlated randomness "

@@ -120,8 +120,6 @@ class RosterWatch:
 
 @dataclass(frozen=True)
 class ServerImages:
-    """What a server knows of the images of its federation."""
-
     class_names: Sequence[str]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -138,8 +136,6 @@ class ServerImages:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerJob:
-    """What a server is to run."""
-
     experiment: Experiment
     run: RunDirectory
     keys: PartyKeys
@@ -444,7 +440,6 @@ def task_of(experiment: Experiment, known: ServerImages, weights_seed: int = 0) 
 
 
 def describe(configuration: Configuration) -> ConfigurationProposed:
-    """The sizes and thresholds that follow from a configuration."""
     packing = configuration.packing()
     parameters = configuration.parameters(configuration.clients)
     return ConfigurationProposed(
@@ -463,8 +458,6 @@ def describe(configuration: Configuration) -> ConfigurationProposed:
 
 @dataclass(frozen=True)
 class HostedRun:
-    """What a server is to run now."""
-
     experiment: Experiment
     run: RunDirectory
     completed: int
@@ -631,7 +624,6 @@ async def run_server(party: OpenedParty[ServerFile], *, show: Tell, hooks: Serve
 
 
 async def _hold_rounds(party: OpenedParty[ServerFile], hosted: HostedRun, tell: Tell, hooks: ServerHooks) -> Ended:
-    """Hold the rounds that are left; return how the session ended."""
     chosen, run = hosted.experiment, hosted.run
     fits = partial(check_changed, chosen)
     watch = RosterWatch(Path(party.file.roster), fits, party.folder.keep_roster, tell)

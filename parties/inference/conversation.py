@@ -113,14 +113,12 @@ class Courier:
         """The task that sends."""
 
     def put(self, frames: Sequence[Frame]) -> None:
-        """Send this after what was put before."""
         if self._waiting.qsize() == MOST_WAITING:
             self._give_up(f"it has left {MOST_WAITING} messages waiting")
         else:
             self._waiting.put_nowait(frames)
 
     async def drained(self) -> None:
-        """Until all that was put is on its way."""
         await self._waiting.join()
 
     async def close(self) -> None:
@@ -173,7 +171,6 @@ class Exchange:
         self.hear(self.machine.drop(detail, Conversation.now()))
 
     def expire(self) -> None:
-        """Let the machine look at its deadline."""
         self.hear(self.machine.expire(Conversation.now()))
 
 
@@ -309,7 +306,6 @@ class Conversation:
         await self._couriers[self.machine.peer].drained()
 
     def fail(self, error: BaseException) -> None:
-        """This side cannot go on."""
         self.failure = place(error)
         self.hear(self.machine.give_up(own_failure(error), self.now()))
 
@@ -413,8 +409,6 @@ def readable(event: Received | MessageRefused) -> Sequence[Frame]:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSettings:
-    """What whoever serves needs."""
-
     address: str
     keys: PartyKeys
     roster: Roster

@@ -58,8 +58,6 @@ from tacit.protocol.inference.schedule import Sizes, layer_bits, layer_shapes
 
 @dataclass(frozen=True, kw_only=True)
 class DataOwnerSettings:
-    """Everything a data owner needs beside its images."""
-
     model_owner_address: str
     dealer_address: str
     keys: PartyKeys
@@ -85,7 +83,6 @@ class DataOwnerSettings:
 
     @property
     def spent(self) -> Spent:
-        """What the model owner has used of the quota."""
         return self.ledger.of(self.account)
 
 

@@ -56,7 +56,6 @@ class DealerParty(ServingParty[InferenceDealer]):
         await self.serve()
 
     async def quiet(self) -> None:
-        """Until no session is going on."""
         while self._work:
             await asyncio.wait([work.task for work in self._work.values()])
 
@@ -84,7 +83,6 @@ class DealerParty(ServingParty[InferenceDealer]):
             self.hear(machine, outputs)
 
     def hear(self, machine: InferenceDealer, outputs: Sequence[Output]) -> None:
-        """Do what a session's machine says."""
         for output in outputs:
             if isinstance(output, Transmit):
                 if output.to in self._couriers:

@@ -319,7 +319,6 @@ _OWNERS: Final = 2
 
 
 def encoded_requests(requests: Sequence[AnyBlockRequest]) -> bytes:
-    """As an order carries them."""
     return msgspec.msgpack.encode(requests)
 
 

@@ -93,7 +93,6 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def scaling(self) -> Scaling:
-        """How image files are scaled."""
         return Scaling(interpolation=self.interpolation, squash=self.squash, crop=self.crop)
 
 
@@ -278,7 +277,6 @@ class TokenNorms:
     others: float
 
     def before(self, bounds: VarianceBounds) -> float:
-        """Of all as a LayerNorm takes them."""
         first, others = bounds.lift
         return max(self.first * first, self.others * others)
 

@@ -51,8 +51,6 @@ from tacit.protocol.inference.service import Answers, ModelOwnerService
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOwnerSettings(ServingSettings):
-    """Everything a model owner needs beside its model."""
-
     dealer_address: str
     most_images: int = 1 << 16
     most_batch: int = 64

@@ -163,7 +163,6 @@ class NarrowValue:
         return share
 
     def value(self) -> torch.Tensor:
-        """The share of x in the wide ring."""
         return self._public - self._dependent[0] if self._rank == MODEL else -self._dependent[0]
 
     def masked_factor(self, share: torch.Tensor) -> Words:
@@ -187,7 +186,6 @@ class WaveValue:
         *,
         check: Wave | None = None,
     ) -> None:
-        """check: what `checked` is to compute behind `settle`."""
         self._rank, self._bits = party.rank, bits
         # Half a megabyte for two harmonics: computed here, ahead of the value.
         self._sums = [(each, factors(each, party.device)) for each in (wave, check) if each is not None]
@@ -255,7 +253,6 @@ class ScoresValue:
         return (queries + self._masks[0], self._bits), (keys + self._masks[1], self._bits)
 
     def settle(self, *opened: torch.Tensor) -> torch.Tensor:
-        """The share of the products, from the two opened sums."""
         left, right = (-mask for mask in self._masks)
         pair = (opened[0], opened[1].transpose(-2, -1))
         return _beaver(self._rank, pair, (left, right.transpose(-2, -1)), self._product, self._bits)
@@ -290,7 +287,6 @@ class FixedLinear:
     """Of the greatest entry of W, with its sign."""
 
     def to(self, device: torch.device) -> FixedLinear:
-        """The same with its tensors there, where those of the party live."""
         bias = None if self.bias is None else self.bias.to(device)
         return replace(self, words=self.words.to(device), bias=bias)
 
@@ -396,11 +392,9 @@ class Operands:
         return share - self._masks[name], bits
 
     def settle(self, name: str, opened: torch.Tensor) -> None:
-        """Take in the sum of both masked shares."""
         self._opened[name] = opened
 
     def product(self, name: str) -> torch.Tensor:
-        """The share of a product whose operands are open."""
         left, right, letters = self._products[name]
         one, other = self._opened[left], self._opened[right]
         factor = other + self._masks[right] if self._rank == MODEL else self._masks[right]

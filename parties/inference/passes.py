@@ -387,11 +387,9 @@ Planned = Callable[[Terms], PassPlan]
 
 
 def inference_plan(terms: Terms) -> PassPlan:
-    """A model, and what it says of images; a Planned."""
     return of_model(public_of(terms), terms)
 
 
 def of_model(public: PublicModel, terms: Terms) -> PassPlan:
-    """The same at the model owner, who has said what is public."""
     passed = stages(public, results=terms.results)
     return PassPlan(public, lambda number: passed, terms.sizes.classes)

@@ -64,8 +64,6 @@ class OwnedModel(Protocol):
 
 @dataclass(frozen=True)
 class PrivateModel:
-    """Made by `prepared_model`."""
-
     public: PublicModel
     weights: Mapping[str, IntegerWeight] = field(repr=False)
     commitment: bytes

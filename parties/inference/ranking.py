@@ -160,13 +160,11 @@ def cut_bits(scale: float, results: Results) -> int:
 
 
 def result_requests(images: int, classes: int, results: Results) -> tuple[Lookup | Matrix, ...]:
-    """What `rankings` asks the party for, in this order."""
     groups = _groups(images, classes, results)
     return tuple(request for group in groups for request in ranking_requests(group, classes, results.labels))
 
 
 def rankings(party: Party, images: int, classes: int, results: Results) -> list[Ranking]:
-    """What `reduced` takes for labels, made ahead; nothing for logits."""
     return [Ranking(party, group, classes, results.labels) for group in _groups(images, classes, results)]
 
 

@@ -71,7 +71,6 @@ def squarings_of(divisions: Divisions) -> int:
 
 
 def dividend_bits(number: int) -> int:
-    """Of the division of this number, from 0."""
     return SQUARED if number else SHARES
 
 
@@ -81,7 +80,6 @@ def product_bits(number: int) -> int:
 
 
 def division_requests(shape: tuple[int, ...], divisions: Divisions, ring: int) -> Iterator[Lookup | Narrow]:
-    """What `SquaredSoftmax` asks for, for scores of this shape."""
     for number, division in enumerate(divisions):
         last = number == len(divisions) - 1
         yield division.sums.request(shape[:-1])
@@ -218,8 +216,6 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Functions:
-    """What a block computes between its layers, and how."""
-
     scale: float
     degree: int | None
     """Of the Taylor series, None for the exponential itself."""

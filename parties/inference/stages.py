@@ -82,8 +82,6 @@ def material_bytes(stages: Iterable[PassStage], images: int, sizes: Sizes) -> tu
 
 @dataclass(frozen=True)
 class ModelStage:
-    """One of three kinds."""
-
     name: str
     public: PublicModel
     layers: tuple[str, ...]
@@ -173,8 +171,6 @@ class Embedding(ModelStage):
 
 @dataclass(frozen=True)
 class BlockStage(ModelStage):
-    """The stream to the stream."""
-
     index: int
 
     @property

@@ -105,7 +105,6 @@ class LookedUp:
         return self.outside(limits).sum()
 
     def place(self, opened: torch.Tensor) -> None:
-        """Take in the sum of both masked shares."""
         self._place = opened & ((1 << PLACE) - 1)
 
     def outside(self, limits: Range) -> torch.Tensor:
@@ -436,13 +435,10 @@ class Norm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def layer_norm_requests(shape: tuple[int, int, int], norm: Norm) -> tuple[AnyBlockRequest, ...]:
-    """What `LayerNormProgram` asks for, for a stream of this shape."""
     return (norm.variance.request(shape[:-1]), Narrow(shape, CENTRED, 2, (*shape[:-1], 1), norm.ring))
 
 
 class LayerNormProgram:
-    """One use, made ahead of the stream."""
-
     def __init__(self, party: Party, operation: str, shape: tuple[int, int, int], norm: Norm) -> None:
         self._party, self._operation, self._norm = party, operation, norm
         self._lookup = LookedUp(party, norm.variance.request(shape[:-1]))

@@ -72,7 +72,6 @@ class Wave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def largest(self) -> int:
-        """Magnitude of a coefficient."""
         return max(abs(each) for each in (self.constant, *self.cosines, *self.sines))
 
 

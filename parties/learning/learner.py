@@ -190,7 +190,6 @@ class Learner:
 
     @property
     def personal(self) -> bool:
-        """Whether this client's model is not the server's."""
         return self.task.protection.own_models(self.task.training)
 
     @property
@@ -227,7 +226,6 @@ class Learner:
         return self._group_model.key(order.key).encrypt(plain).astype("<f4").tobytes()
 
     def evaluate(self, flat: Flat, x: torch.Tensor, y: torch.Tensor, *, batch_size: int) -> Evaluation:
-        """How well a plain model does on these images."""
         self.layout.load_into(self._model, flat)
         return evaluate(self._model, x, y, batch_size=batch_size, device=self._device)
 

@@ -201,7 +201,6 @@ STATISTICS_RULES: Final[Mapping[str, Rule]] = {
 
 
 def rules() -> Iterator[tuple[str, Rule]]:
-    """Every field of a proposal, by its struct, with its rule."""
     for struct, table in (
         ("Configuration", CONFIGURATION_RULES), ("Task", TASK_RULES), ("StatisticsTask", STATISTICS_RULES)
     ):  # fmt: skip
@@ -284,7 +283,6 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def accepts_unprotected(self) -> bool:
-        """Whether a secure sum may leave without a protection."""
         return "none" in self.protections and not self.least
 
     def check(self, configuration: Configuration, *, clients: int, groups: Sequence[int] = ()) -> None:

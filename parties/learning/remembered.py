@@ -87,8 +87,6 @@ _PLAIN: Final = "plain"
 
 
 class Belonging(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Whose memory it is."""
-
     client: str
     run: bytes
     """Task.run."""

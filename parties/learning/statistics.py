@@ -127,7 +127,6 @@ class StatisticsKeeper(ServerTask):
 
 
 def moments_of(metrics: Mapping[str, int]) -> Moments:
-    """What the numbers of a sum say."""
     channels = (len(metrics) - 1) // 2
     sums, squares = (tuple(metrics[f"{kind}-{at}"] for at in range(channels)) for kind in ("sum", "squares"))
     return Moments(metrics["pixels"], sums, squares)

@@ -60,8 +60,6 @@ class CountingTask(ClientTask):
 
 
 class LearningTask(ClientTask):
-    """The client's training, and its memory from round to round."""
-
     def __init__(
         self,
         client: str,

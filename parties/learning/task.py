@@ -66,8 +66,6 @@ def own_means(names: Sequence[str], total: Mapping[str, int]) -> dict[str, float
 
 
 class TaskLabel:
-    """Label of what a task is about."""
-
     CLASSES: Final = Label(b"tacit/1 names of classes")
 
 

@@ -41,8 +41,6 @@ Drawn = npt.NDArray[np.bool_]
 
 
 class WeightsLabel:
-    """Label of the weights that clients draw alike."""
-
     COORDINATED_WEIGHTS: Final = Label(b"tacit/1 coordinated binary weights")
 
 

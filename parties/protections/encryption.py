@@ -42,8 +42,6 @@ POSITION_DEVIATION: Final = 0.02
 
 
 class EncryptionLabel:
-    """Labels of the encrypted model."""
-
     MODEL_KEY: Final = Label(b"tacit/1 key of the model")
     INITIAL_MODEL: Final = Label(b"tacit/1 initial model")
 

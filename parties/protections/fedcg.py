@@ -138,8 +138,6 @@ class FedCGClient(SplitClient):
 
 
 class FedCGServer(ServerSide):
-    """Distils a generator and a classifier from those of all clients."""
-
     def __init__(self, basis: Basis, protection: FedCG) -> None:
         super().__init__(basis)
         self._private = protection.private(basis.model, basis.work)

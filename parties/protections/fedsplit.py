@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class Split(WholeTensors, frozen=True, kw_only=True):
-    """A part of the model belongs to each client alone."""
-
     personal: ClassVar[bool] = True
     agreed_weights: ClassVar[bool] = True
     remembers: ClassVar[bool] = True

@@ -92,8 +92,6 @@ class CraftedModelError(TaskError):
 
 @dataclass(frozen=True)
 class Basis:
-    """What a side is made from."""
-
     configuration: Configuration
     work: Work
     model: nn.Module
@@ -117,8 +115,6 @@ class Group:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a client has when it has trained."""
-
     round: int
     model: Flat
     """The model of the round in the clear, float32 [D]; the side's own module holds what training made of it."""
@@ -236,7 +232,6 @@ def weighted(trained: Trained, weight: int) -> Protected:
 
 
 def without(trained: Trained, layout: Layout, kept: Collection[str]) -> Protected:
-    """The update without the tensors of these names."""
     weights = np.array([0 if entry.name in kept else trained.samples for entry in layout.entries])
     return Protected(
         trained.values,

@@ -203,7 +203,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Rounds up to that one that lost their clients and were held again, which do not count."""
 
     def metadata(self) -> dict[str, str]:
-        """As an entry of the metadata of a model file."""
         return {_PROGRESS: msgspec.json.encode(self).decode()}
 
 

@@ -34,8 +34,6 @@ def {name}(*given, **more):
 
 @dataclass(frozen=True)
 class KeptFunctions:
-    """Functions by the names of what they are for."""
-
     names: tuple[str, ...]
     pickled: bytes = field(repr=False)
 

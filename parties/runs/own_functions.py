@@ -35,8 +35,6 @@ class FederationError(Exception):
 
 @dataclass(frozen=True)
 class FederationResult:
-    """What a run has left."""
-
     directory: Path
     """The run directory, as `tacit simulate` leaves it (docs/run-directory.md)."""
     experiment: Experiment = field(repr=False)
@@ -79,15 +77,12 @@ class FederationResult:
 
 @dataclass(frozen=True)
 class Round:
-    """A round that is over, for a callback."""
-
     event: RoundEnded = field(repr=False)
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What `evaluate` returned."""
 
     @property
     def number(self) -> int:
-        """From 1."""
         return self.event.round
 
     @property

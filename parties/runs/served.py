@@ -199,7 +199,6 @@ def checkpoint_of_run(directory: Path, calibration: Path) -> Checkpoint:
 
 
 def served_pretrained(found: Pretrained, typical: Samples, *, labelled: bool = False) -> ServedModel:
-    """A checkpoint that was read, with typical images of its owner."""
     from tacit.models.data import normalise
     from tacit.models.friendly.transformer import STOCK, convert
 

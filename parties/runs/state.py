@@ -135,7 +135,6 @@ class RoundState:
 
     @property
     def status(self) -> str:
-        """completed, aborted, lost or unfinished."""
         return "lost" if self.lost else self.result.status if self.result else "unfinished"
 
     @property
@@ -202,8 +201,6 @@ class PartyState:
 
 @dataclass(frozen=True)
 class Line:
-    """An event for a person."""
-
     level: Level
     session: int
     seconds: float
@@ -214,8 +211,6 @@ class Line:
 
 @dataclass
 class SessionState:
-    """A session of a run."""
-
     began: float
     last: float
     started: float | None = None

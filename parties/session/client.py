@@ -58,8 +58,6 @@ _Then = Callable[[Any, float], list[Output]]
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Everything a client process needs beside its data."""
-
     address: str
     keys: PartyKeys
     roster: Roster

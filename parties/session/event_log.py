@@ -301,7 +301,6 @@ class EventLog:
         return time.monotonic()
 
     def write(self, event: Event) -> None:
-        """Log an event and pass it on."""
         of_runs = isinstance(event, RoundStarted | ClientRoundEnded | SessionEnded)
         if self.outside and of_runs and getattr(event, "code", None) is None:
             return
@@ -343,7 +342,6 @@ class EventLog:
     def link_changed(
         self, event: endpoint.LinkUp | endpoint.LinkLost | endpoint.HandshakeRefused | endpoint.CopyDetected
     ) -> None:
-        """Log what an endpoint reports of its links."""
         if isinstance(event, endpoint.CopyDetected):
             self.write(CopyDetected(peer=event.peer, detail=event.detail, address=event.address, other=event.other))
         elif isinstance(event, endpoint.HandshakeRefused):

@@ -43,8 +43,6 @@ from tacit.secagg.packing import Total
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Everything a server process needs beside the model."""
-
     address: str
     keys: PartyKeys
     roster: Roster

@@ -24,8 +24,6 @@ class SpendingFileError(OSError):
 
 
 class SpendingFile:
-    """The statements that one party keeps; a missing file is an empty one."""
-
     def __init__(self, path: Path, files: FileSystem = FILES) -> None:
         self._path = path
         self._files = files

@@ -55,8 +55,6 @@ class RoundWork:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a client contributes to a round."""
-
     words: Words = field(repr=False)
     keep: Callable[[], None] = lambda: None
     """Called when the words are still wanted, before they leave."""
@@ -107,7 +105,6 @@ class ServerTask:
 
     @property
     def bytes(self) -> Octets:
-        """The state that the next round begins with."""
         return b""
 
     def replace(self, state: Octets) -> None:
@@ -117,7 +114,6 @@ class ServerTask:
         raise NotImplementedError
 
     def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int = 1) -> None:
-        """Go on from this sum, that of this round."""
         raise NotImplementedError
 
     def undo(self) -> None:
@@ -129,5 +125,4 @@ class ServerTask:
 
     @property
     def finished(self) -> bool:
-        """Whether no further round is needed."""
         return False

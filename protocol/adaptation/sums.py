@@ -155,7 +155,6 @@ class RoundSums:
         return "" if number == self.current else self.lost.get(number)
 
     def silent(self, number: int) -> Sequence[str]:
-        """Survivors who have not said yet who survived."""
         said = self._said_of(number)
         return sorted({name for survivors in said.values() for name in survivors} - said.keys())
 

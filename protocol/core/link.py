@@ -140,7 +140,6 @@ class Link:
             raise RemoteProtocolError(Code.SEQUENCE, detail, culprit=self.peer)
 
     def ask(self) -> Transmit:
-        """There is a new connection: ask the peer to go on."""
         self.number += 1
         return self._resume(self._sent)
 

@@ -176,7 +176,6 @@ class Machine(Generic[StateT]):
         return min(self.deadlines(), default=None)
 
     def deadlines(self) -> Iterator[float]:
-        """All deadlines, also those of the machines inside."""
         if self.deadline is not None:
             yield self.deadline
         for part in self.inside:
@@ -187,7 +186,6 @@ class Machine(Generic[StateT]):
         return isinstance(self.table.get((self.state, cause)), Row)
 
     def receive(self, sender: str, packet: Packet, now: float) -> list[Output]:
-        """Feed one message of an authenticated sender."""
         cell = self.table.get((self.state, packet.kind))
         inside = None
         if isinstance(cell, Inside):

@@ -105,8 +105,6 @@ def agree_all(pairs: Sequence[tuple[AgreementKey, bytes]]) -> None:
 
 
 class SigningKey:
-    """A long-lived Ed25519 key of a member."""
-
     __slots__ = ("_key", "public")
 
     def __init__(self, private: bytes) -> None:

@@ -39,18 +39,15 @@ class RateLimit(Generic[KeyT, RequestT]):
             self._full[peer] -= HELLO_SECONDS
 
     def wait(self, peer: KeyT, until: float, request: RequestT) -> None:
-        """A request waits for its turn, in the place of another one."""
         self._waiting[peer] = until, request
 
     def withdraw(self, peer: KeyT) -> None:
-        """Nothing of this peer waits any more."""
         self._waiting.pop(peer, None)
 
     def clear(self) -> None:
         self._waiting.clear()
 
     def waited(self, now: float) -> list[tuple[KeyT, RequestT]]:
-        """Whose turn has come, and what waits."""
         return [(peer, request) for peer, (until, request) in self._waiting.items() if now >= until]
 
     def deadlines(self) -> Iterable[float]:

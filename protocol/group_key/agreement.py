@@ -222,7 +222,6 @@ class Transcript:
         _check_signed(self.agreement, member, record, KeyLabel.SIGN_CONFIRMATION, *signed)
 
     def check_tag(self, record: bytes, key: bytes, member: int) -> None:
-        """Refuse a confirmation of another key."""
         if not hmac.compare_digest(self._tag(key, member), record[:KEY_BYTES]):
             raise RemoteProtocolError(Code.SECRET, "its confirmation is of another group key")
 

@@ -80,8 +80,6 @@ class _Committed:
 
 @dataclass(frozen=True)
 class _Contributed(_Committed):
-    """key: once it has been derived."""
-
     transcript: Transcript
     key: bytes = field(default=b"", repr=False)
 

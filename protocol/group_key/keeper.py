@@ -300,8 +300,6 @@ class GroupKeyKeeper(
     outputs=Send | Event | KeyReady | KeyFailed | KeyLost | Distributed | Refused,
     contains={"attempt": (KeeperState.AGREEING,)},
 ):
-    """The keys of one session."""
-
     attempt: GroupKeyRelay | None
 
     def __init__(self, roster: Roster, configuration: Configuration, session: bytes, *, completed: int = 0) -> None:

@@ -55,8 +55,6 @@ def picked(
 
 @dataclass(frozen=True)
 class Audit:
-    """One coin, as an owner holds it."""
-
     numbers: tuple[int, ...]
     """Candidates: requests that have arrived and are not used."""
     contribution: bytes = field(repr=False)

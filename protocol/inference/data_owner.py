@@ -55,8 +55,6 @@ REFUSED_A_DAY: Final = 500
 
 @dataclass(frozen=True, kw_only=True)
 class InferencePolicy:
-    """What a data owner accepts."""
-
     bits: int = 0
     """Fractional bits that logits must have at least; 0: labels are enough."""
     labels: int = 0

@@ -69,7 +69,6 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
 
     @property
     def over(self) -> bool:
-        """Whether the session has come to any end."""
         return self.state in (DealerState.CLOSED, DealerState.ABORTED)
 
     def awaits(self, owner: str) -> bool:
@@ -77,7 +76,6 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
         return self.state is DealerState.AWAIT_OWNERS and owner not in self._hellos
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:
-        """One multipart message of an owner."""
         try:
             packet = decode(frames, INFERENCE_MESSAGES)
         except RemoteProtocolError as error:
@@ -96,7 +94,6 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
         return self.trigger(InferenceTrigger.DELIVER, now, owner, number, data)
 
     def drop(self, owner: str, detail: str, now: float) -> list[Output]:
-        """The link to an owner is lost."""
         if owner in self._closed:
             return []
         return self.trigger(Trigger.DROP, now, owner, detail)

@@ -51,12 +51,10 @@ class ExchangeSide(Machine[StateT]):
 
     @property
     def over(self) -> bool:
-        """Whether it has come to any end."""
         return self.state in self._ends
 
     @property
     def waiting(self) -> bool:
-        """Whether it is the peer's turn."""
         raise NotImplementedError
 
     def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
@@ -77,7 +75,6 @@ class ExchangeSide(Machine[StateT]):
         return self.receive(self.peer, packet, now)
 
     def drop(self, detail: str, now: float) -> list[Output]:
-        """The link to the peer is lost."""
         return self.trigger(Trigger.DROP, now, detail)
 
     def give_up(self, error: RemoteProtocolError, now: float) -> list[Output]:

@@ -45,7 +45,6 @@ class Service(Generic[MachineT]):
         raise NotImplementedError
 
     def drop(self, sender: str, detail: str, now: float) -> Answers[MachineT]:
-        """An owner is gone."""
         raise NotImplementedError
 
     def expire(self, now: float) -> Answers[MachineT]:
@@ -54,7 +53,6 @@ class Service(Generic[MachineT]):
             yield session, session.expire(now)
 
     def take_turns(self, now: float) -> Answers[MachineT]:
-        """Answer hellos that have waited."""
         raise NotImplementedError
 
     @property
@@ -65,7 +63,6 @@ class Service(Generic[MachineT]):
 
     @property
     def next_turn(self) -> float | None:
-        """When the next of them is to be answered."""
         return min(self._answers.deadlines(), default=None)
 
 

@@ -273,7 +273,6 @@ class SessionClient(Machine[TrainingState]):
 
     @property
     def lost(self) -> bool:
-        """Whether its link is lost for the moment."""
         return self._lost_until is not None
 
     def deadlines(self) -> Iterator[float]:

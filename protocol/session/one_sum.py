@@ -231,7 +231,6 @@ class SumClient:
         return self._said(_heard(self._machine, self._link, message, now))
 
     def expire(self, now: float) -> list[bytes]:
-        """It is so late now."""
         return self._said(self._machine.expire(now))
 
     def _said(self, outputs: list[Output]) -> list[bytes]:
@@ -270,7 +269,6 @@ class SumServer:
         return self._said(self._machine.drop(client, Code.LEFT, "its connection is gone", now))
 
     def expire(self, now: float) -> list[tuple[str, bytes]]:
-        """It is so late now."""
         return self._said(self._machine.expire(now))
 
     def _said(self, outputs: list[Output]) -> list[tuple[str, bytes]]:

@@ -24,8 +24,6 @@ from tacit.secagg.plain import PlainPacking
 
 @dataclass(frozen=True)
 class Accepted(Output):
-    """The client accepted the server's configuration."""
-
     configuration: Configuration
 
 

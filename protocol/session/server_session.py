@@ -83,7 +83,6 @@ class Presence:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Members whose link is lost for the moment."""
         return tuple(self._lost)
 
     @property
@@ -101,7 +100,6 @@ class Presence:
         return *self._lost.values(), *self.answers.deadlines()
 
     def overdue(self, now: float) -> list[str]:
-        """Whose grace is over."""
         return [member for member, until in self._lost.items() if now >= until]
 
     def heard(self, sender: str) -> bool:

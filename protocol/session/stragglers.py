@@ -27,8 +27,6 @@ LEAST_PROCEED_SECONDS: Final = 10.0
 
 
 class Stragglers:
-    """The clients to skip, by what became of the last rounds."""
-
     def __init__(self) -> None:
         self._strikes: dict[str, int] = {}
         self._until: dict[str, int] = {}

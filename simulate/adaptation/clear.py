@@ -33,8 +33,6 @@ def head_norm(learning: PublicLearning) -> FinalNorm:
 
 
 class Judge:
-    """Of the common adapters of a run, on its test images."""
-
     def __init__(self, learning: PublicLearning, transformer: FriendlyTransformer, test: Labelled) -> None:
         self._norm = head_norm(learning)
         self._test = features(learning, transformer, test)

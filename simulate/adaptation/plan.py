@@ -80,7 +80,6 @@ class Folder:
 
     @property
     def learning(self) -> Path:
-        """What is public of the learning, as the model owner has it."""
         return self.files.state(MODEL_OWNER).learning
 
     @property
@@ -94,7 +93,6 @@ class Folder:
         return list(read(path)) if path.exists() else []
 
     def adapters(self, round: int) -> Path:
-        """The common ones after this round."""
         return self.path / "adapters" / f"{round}.safetensors"
 
     def of_owner(self, name: str) -> Path:

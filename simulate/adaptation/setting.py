@@ -56,7 +56,6 @@ class AdaptationSetting:
     images: Dataset = field(repr=False)
 
     def of_owner(self, number: int) -> Labelled:
-        """What the data owner of this number, from 0, learns from."""
         return _labelled(self.images, self.owners[number].train)
 
 

@@ -49,8 +49,6 @@ RevealedPass = Mapping[int, RevealedRows]
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCopies:
-    """Copies of blocks, from the passes of a run."""
-
     received_outputs: int
     matching_accuracy: float
     """Share of those that were matched to their own image, without the last block's."""

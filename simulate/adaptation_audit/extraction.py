@@ -166,12 +166,10 @@ def imitation(
 
 
 def by_labels(own: Labelled) -> Loss:
-    """Return the loss of a student that has labels alone."""
     return lambda chosen, outputs, answers: cross_entropy(answers, own.labels[chosen])
 
 
 def by_adapters(own: Labelled, parameters: AdapterParameters, epsilon: float) -> Loss:
-    """Return the loss of one that has the common adapters and head as well."""
     single = each(lambda tensor: tensor.float(), parameters)
     ones = torch.ones(single.head_weight.shape[1])
     norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=epsilon)

@@ -27,8 +27,6 @@ LEAST_PIXELS: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """True images, and those from an attack; pixels from 0 to 1."""
-
     true: list[Pixels] = field(repr=False)
     reconstructed: list[Pixels] = field(repr=False)
 

@@ -59,8 +59,6 @@ class Sealed:
 
 
 class Renewals:
-    """Tracks renewals of the key from round to round."""
-
     def __init__(self) -> None:
         self._last: Sealed | None = None
 

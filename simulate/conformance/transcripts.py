@@ -121,8 +121,6 @@ class TranscriptStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class TranscriptFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Record of one run."""
-
     protocol: str
     version: int
     """Version of the wire."""
@@ -148,8 +146,6 @@ class PlayedRole:
 
 @dataclass(frozen=True)
 class PlayedProtocol:
-    """A protocol whose runs are recorded: its messages and its roles."""
-
     kinds: Kinds
     roles: Mapping[str, PlayedRole]
 
@@ -445,7 +441,6 @@ def outputs_of(result: Any) -> list[Output]:
 
 
 def state_of(machine: Any) -> str:
-    """Return the name of a machine's state; empty where it has none."""
     return machine.state.name if hasattr(machine, "state") else ""
 
 

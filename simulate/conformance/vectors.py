@@ -37,8 +37,6 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class VectorFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One file of computations."""
-
     protocol: str
     about: str
     """Purpose of the file, in a sentence."""
@@ -69,7 +67,6 @@ class VectorVerdicts(Result, frozen=True, kw_only=True, tag="tacit.vectors.1"):
         return [verdict for verdict in self.files if verdict.fault]
 
     def view(self) -> Iterator[Table | str]:
-        """The files that failed, and how many there are."""
         failed = self.failed
         if failed:
             yield Table(

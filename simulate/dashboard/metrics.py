@@ -29,8 +29,6 @@ Values = Iterator[tuple[Labels, float]]
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure of a party, by its labels."""
-
     name: str
     kind: Literal["counter", "gauge", "summary"]
     about: str

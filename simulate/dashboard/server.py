@@ -169,7 +169,6 @@ class Guard:
 
 
 def draw_token() -> str:
-    """256 random bits, as an address can hold them."""
     return secrets.token_urlsafe(32)
 
 
@@ -264,8 +263,6 @@ class MetricsPage:
 
 
 class Dashboard(MetricsPage):
-    """Shows one run within its `with` block."""
-
     def __init__(
         self,
         listener: OpenPlace,

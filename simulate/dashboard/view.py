@@ -43,7 +43,6 @@ class Live:
             self.take(event)
 
     def take(self, event: Event) -> None:
-        """One event of a party, in the order of their times."""
         state = self.state
         state.take(event)
         # A heartbeat changes nothing that is shown.
@@ -70,8 +69,6 @@ LEFT_OUT: Final[dict[str, frozenset[Phase]]] = {
 
 @dataclass(frozen=True)
 class PartyCard:
-    """One party as the page shows it."""
-
     name: str
     state: str
     since: float | None
@@ -96,7 +93,6 @@ def since(time: float | None) -> Markup:
 
 
 def more(count: int) -> Markup:
-    """A line about what is not shown."""
     text = '<p class="quiet">{} more {} in the event logs.</p>'
     return Markup(text).format(count, "is" if count == 1 else "are") if count else Markup("")
 

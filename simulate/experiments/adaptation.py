@@ -50,19 +50,15 @@ def adaptations(rows: Iterable[Row]) -> list[AdaptationRow]:
 
 
 def better(block: DataBlock, row: str, other: str) -> Claim:
-    """That a row is more accurate than another in every column."""
     return _compared(block, row, other, f"{row} is more accurate than {other} in every column", above=0.0)
 
 
 def as_good(block: DataBlock, row: str, other: str) -> Claim:
-    """That a row is at most MARGIN less accurate than another in every column."""
     text = f"{row} is at most {100 * MARGIN:.0f} points below {other} in every column"
     return _compared(block, row, other, text, above=-MARGIN)
 
 
 def loses_less(block: DataBlock, row: str, other: str, *, before: str, after: str) -> Claim:
-    """That a row loses less accuracy than another from one column to another."""
-
     def kept(found: Mapping[str, list[float]]) -> dict[str, list[float]]:
         losses = [late - early for early, late in zip(found[before], found[after], strict=True)]
         return {"difference of the losses": losses}

@@ -45,8 +45,6 @@ class DataPart:
 
 
 class Division(Protocol):
-    """How training images are divided among clients."""
-
     def divide(self, labels: Indices, centres: Indices | None, *, seed: int) -> list[Indices]:
         """The indices of every client, for labels int64 [N] and centres [N]. ValueError for too few images."""
 
@@ -59,20 +57,15 @@ class Pooled:
 
 @dataclass(frozen=True)
 class ByDirichlet:
-    """Every client has its own mixture of classes."""
-
     clients: int
     alpha: float
 
     def divide(self, labels: Indices, centres: Indices | None, *, seed: int) -> list[Indices]:
-        """See Division and partition.dirichlet."""
         return dirichlet(labels, clients=self.clients, alpha=self.alpha, seed=seed)
 
 
 @dataclass(frozen=True)
 class ByCentre:
-    """A client for every centre."""
-
     def divide(self, labels: Indices, centres: Indices | None, *, seed: int) -> list[Indices]:
         if centres is None:
             raise ValueError("the images do not say at which centre they were taken; take those of Fed-ISIC2019")

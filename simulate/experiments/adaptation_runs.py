@@ -93,7 +93,6 @@ class PreparedAdaptation(Prepared):
         )
 
     def setting(self, block: DataBlock, column: str, seed: int, show: Show) -> Setting:
-        """What all rows of a data set have in common in a column."""
         if seed not in self._of_seed:
             self._of_seed.clear()
             self._of_seed[seed] = _Seed()
@@ -119,7 +118,6 @@ class PreparedAdaptation(Prepared):
         return found.settings[block, column]
 
     def backbone(self, part: DataPart, seed: int, show: Show) -> FriendlyTransformer:
-        """The student of a teacher, calibrated on the owner's images."""
         settings, owned, device = self.settings, self.tasks[part], self._device
         channels = owned.train.dataset.channels
         teacher = build(settings.model, classes=owned.classes, channels=channels, seed=seed)

@@ -54,8 +54,6 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedStudy:
-    """A study that can start: everything about it is checked."""
-
     study: Study
     small: bool
     size: Size

@@ -52,8 +52,6 @@ class AbortedError(SimulationError):
 
 @dataclass(frozen=True, kw_only=True)
 class Arm(Row):
-    """A way of training: a federation."""
-
     experiment: Experiment
     pretrained: bool = False
     """Starts from trained weights: in a small twin from those of `Federations.pretraining`."""
@@ -150,7 +148,6 @@ class PreparedFederations(Prepared):
         return stored(self.images, self.folder / "sample.npz") if self.per_client else self.images.configuration
 
     def checkpoint(self, seed: int) -> Path:
-        """The model that is trained before."""
         return self.folder / f"pretrained-{seed}.safetensors"
 
     def run_directory(self, arm: Row, seed: int) -> Path:

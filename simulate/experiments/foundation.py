@@ -73,7 +73,6 @@ def row(adapted: str, split: str) -> str:
 
 
 def learning(*, rounds: int, batches: int, rate: float, decay_rounds: tuple[int, ...], own: int) -> dict[str, Any]:
-    """Sections of an experiment; own: images of the model owner."""
     adaptation = AdaptationConfiguration(
         known_classes=(), own_images=own, batches=batches, learning_rate=rate, decay_rounds=decay_rounds
     )

@@ -21,8 +21,6 @@ COLUMNS: Final = (SHARES, CLEAR, ALONE, BATCHES, REFUSED, IMAGES)
 
 @dataclass(frozen=True, kw_only=True)
 class FoundationRow(Row):
-    """What is learned, and how images are divided."""
-
     experiment: AdaptationExperiment
     """Without seed, checkpoint and place of the images."""
     images: int

@@ -58,7 +58,6 @@ def locked(zero: float) -> dict[str, Protection]:
 
 
 def full(*, pretrained: bool, **sections: Any) -> Experiment:
-    """An arm with the paper's settings."""
     return Experiment(
         federation=FederationSection(clients=CLIENTS, rounds=ROUNDS),
         model=ModelConfiguration(name="vit_small_patch16_224", image_size=224, pretrained=pretrained),

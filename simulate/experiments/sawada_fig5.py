@@ -33,7 +33,6 @@ ROUNDS: Final = 16
 
 
 def arms(*, small: bool) -> tuple[Arm, ...]:
-    """Every scheme with both starts."""
     training = TrainingConfiguration(epochs=4, batch_size=16, learning_rate=0.005)
     return tuple(
         Arm(

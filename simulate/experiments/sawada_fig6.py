@@ -37,7 +37,6 @@ LARGEST_TWIN: Final = 10**6
 
 
 def arms(*, small: bool) -> tuple[Arm, ...]:
-    """The fixed position embedding, and fresh and locked weights with every R."""
     training = TrainingConfiguration(algorithm="fedsgd", learning_rate=0.01, batch_size=256)
     return tuple(
         Arm(
@@ -129,7 +128,6 @@ def _follows(claim: str, names: tuple[str, ...]) -> Claim:
 
 
 def details(result: StudyResult) -> list[Table | str]:
-    """Both distributions as a table, in percent."""
     rows = result.finished
     counted = [100 * np.mean([measured(run) for run in row.federated], axis=0) for row in rows]
     expected = [100 * computed(row.name, row.federated[0]) for row in rows]

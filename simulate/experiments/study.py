@@ -25,8 +25,6 @@ if TYPE_CHECKING:  # It takes a second to load, which whoever asks for the list 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The rows of a study with the settings of one size."""
-
     rows: tuple[Row, ...]
     measure: Measure = field(default_factory=Federations)
     differences: tuple[str, ...] = ()

@@ -41,8 +41,6 @@ COLUMNS: Final = (ACCURACY, DATA_OWNER_SENT, MODEL_OWNER_SENT, ONLINE, WAITED, R
 
 @dataclass(frozen=True, kw_only=True)
 class RevealSettings:
-    """Settings that all rows share."""
-
     experiment: AdaptationExperiment
     """Without data, seed, known classes and what is revealed."""
     copy_epochs: int

@@ -100,8 +100,6 @@ SMALL_DIFFERENCES: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptation(AdaptationSettings):
-    """Adapt a frozen model by the method of every row; see Measure."""
-
     def summary(self, rows: Sequence[Row]) -> str:
         given = any(row.block.adapted_to.source for row in adaptations(rows))
         data = "a directory with the data sets" if given else "digits or --data"

@@ -59,7 +59,6 @@ class Door:
         self._answering.start()
 
     def close(self) -> None:
-        """Let nobody in any more."""
         self._closed = True
         with contextlib.suppress(OSError), socket.create_connection(self.address):
             # So that its thread sees it. As long as that accepts, whoever comes gets a connection, closed or not.

@@ -44,8 +44,6 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: what, to whom, when. Rounds count from 1."""
-
     kind: Kind
     party: str
     phase: Phase
@@ -137,7 +135,6 @@ class FaultyHooks(Hooks):
                 os.kill(os.getpid(), signal.SIGSTOP if fault.kind is Kind.STALL else signal.SIGKILL)
 
     async def moved(self, count: int) -> None:
-        """Take as long as the link would."""
         if self._kilobits:
             await asyncio.sleep(count * 8 / (self._kilobits * _BITS_PER_KILOBIT))
 

@@ -70,7 +70,6 @@ SOCKETS_PER_CLIENT = 6
 
 
 async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
-    """Build or load the model, run the rounds, evaluate and save after each."""
     torch.set_num_threads(1)
     try:
         roster = read_roster(role.plan.parties.roster)

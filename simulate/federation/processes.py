@@ -434,8 +434,6 @@ async def take_part(control: Control, **arguments: Any) -> dict[str, Any]:
 
 
 class Supervisor:
-    """Starts and follows the processes of one run."""
-
     def __init__(
         self,
         processes: Processes,
@@ -444,7 +442,6 @@ class Supervisor:
         show: Show,
         relay: Relay | None = None,
     ) -> None:
-        """relay: what clients reach the server through, if not at once."""
         self._relay = relay
         self._processes = processes
         self._hosting = hosting

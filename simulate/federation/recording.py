@@ -25,8 +25,6 @@ from tacit.secagg.ring import Words
 
 @dataclass(frozen=True)
 class HeardMessage:
-    """A message as it came off the link."""
-
     sender: str
     frames: tuple[bytes, ...] = field(repr=False)
 

@@ -74,7 +74,6 @@ class Shaping:
 
     @property
     def rate(self) -> float:
-        """Bytes in a second and direction; infinite without a limit."""
         return math.inf if self.bandwidth_mbit is None else self.bandwidth_mbit * _BYTES_IN_A_MEGABIT
 
 
@@ -90,7 +89,6 @@ class Relay:
         return self._ask(str(port))
 
     def address(self, address: str) -> str:
-        """As through(), for the address tcp://127.0.0.1:PORT."""
         host, _, port = address.rpartition(":")
         return f"{host}:{self.through(int(port))}"
 
@@ -110,8 +108,6 @@ class Relay:
 
 @dataclass(frozen=True)
 class PassedBytes:
-    """A piece of a stream, as it left the relay."""
-
     seconds: float
     """On the monotonic clock."""
     stream: int

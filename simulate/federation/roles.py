@@ -139,7 +139,6 @@ class Role:
         return self.plan.parties.opened(kind, self.name, roster)
 
     def hooks(self) -> Hooks:
-        """What is to happen around this party, or records it in an audit."""
         folder = self.plan.recordings
         return self.plan.faults.of(self.name) or Hooks() if folder is None else Recording(folder, self.name)
 

@@ -203,7 +203,6 @@ async def _simulate(plan: Plan, show: Show) -> Summary:
 
 
 async def _hold(plan: Plan, show: Show) -> tuple[SimulationError | None, str]:
-    """Run the parties; returns what failed, and how the session ended."""
     names = party_names(plan.experiment.clients)
     enrol(plan, names)
     # A few for every process.

@@ -88,8 +88,6 @@ class _ModelOwner(InferenceModelOwner):
 
 
 class KnownSession(SessionKind):
-    """A session of a data owner that knows the input of blocks."""
-
     MACHINE: ClassVar[type[InferenceDataOwner]] = _DataOwner
 
     def __init__(self) -> None:
@@ -97,8 +95,6 @@ class KnownSession(SessionKind):
 
 
 class KnownInputParty(ModelOwnerParty):
-    """A model owner that discloses the input of blocks."""
-
     MACHINE: ClassVar[type[InferenceModelOwner]] = _ModelOwner
 
     def _planned(self, terms: Terms, model: PrivateModel) -> PassPlan:

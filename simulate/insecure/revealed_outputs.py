@@ -86,8 +86,6 @@ def _enrolled_words(sizes: Sizes) -> int:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Revealed(Carried):
-    """What an owner carries through such a pass."""
-
     labels: torch.Tensor
     """Share modulo 2^STREAM, int64 [B], in the order of the stream; behind the last output, the labels themselves at
     the data owner."""
@@ -125,8 +123,6 @@ class SecretOrder:
 
 @dataclass(frozen=True)
 class RevealedBlock:
-    """A block whose output is revealed in another order."""
-
     block: BlockStage
     first: bool
     """Whether no output is revealed before: its order stays secret."""
@@ -209,8 +205,6 @@ def revealed_stages(public: PublicModel, revealed: Sequence[bool]) -> tuple[Pass
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RevealedBatch:
-    """What a pass reveals to a data owner."""
-
     blocks: Sequence[bool]
     outputs: torch.Tensor
     """Of all blocks, float64 [L, B, T, D], each in its own order; zeros where it was not revealed."""

@@ -44,8 +44,6 @@ class Revealing:
         return revealed_rounds(sizes, images, revealed, enrolled=agreed.images if enrols else 0)
 
     def passes(self, agreed: Agreed, learning: PublicLearning, rank: int, *, keep: Keep = forget) -> RevealedPasses:
-        """Those of an owner in a session."""
-
         def revealed(number: int) -> tuple[bool, ...]:
             return revealed_blocks(self.reveal, agreed.terms.sizes.blocks, session=agreed.session, number=number)
 
@@ -126,5 +124,4 @@ def learner(revealing: Revealing, *given: Any, keep: Keep = forget, **named: Any
 
 
 def teacher(revealing: Revealing, *given: Any) -> TeachingParty:
-    """The model owner likewise."""
     return TeachingParty(*given) if revealing.reveal == "none" else RevealingTeacher(revealing, *given)

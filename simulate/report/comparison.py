@@ -141,7 +141,6 @@ class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
     groups: list[ComparedGroup]
 
     def view(self) -> Iterator[Table | str]:
-        """Differing keys, means over seeds, and the results and costs of all runs."""
         yield self.difference_table if self.differences else f"the experiments are the same{self._seeds}"
         if self.repeated:
             yield self.group_table
@@ -150,7 +149,6 @@ class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
 
     @property
     def difference_table(self) -> Table:
-        """Differing keys with the value in each run, as an experiment file has it."""
         rows = [
             (one.key, *("not there" if value is None else literal(value) for value in one.values))
             for one in self.differences
@@ -159,7 +157,6 @@ class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
 
     @property
     def repeated(self) -> bool:
-        """Whether an experiment was run with several seeds."""
         return len(self.groups) < len(self.runs)
 
     @property
@@ -168,7 +165,6 @@ class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
 
     @property
     def group_table(self) -> Table:
-        """Mean and standard deviation over the runs of each experiment."""
         return self._table(_GROUPS, "Mean and standard deviation over runs of one experiment", self.groups)
 
     def lines(self, metric: str) -> dict[str, list[Points]]:
@@ -197,7 +193,6 @@ class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
 
     @property
     def cost_table(self) -> Table:
-        """Time and payload of each run."""
         return self._table(_COSTS, "Medians of rounds and of client training; server's payload and protocol", self.runs)
 
     def _table(self, columns: dict[str, Column], title: str, found: Sequence[ComparedRun | ComparedGroup]) -> Table:

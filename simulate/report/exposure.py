@@ -68,12 +68,10 @@ def smallest_sum(state: RunState) -> int:
 
 
 def taking_part(state: RunState, experiment: Experiment) -> int:
-    """Clients that take part, of whom a round may draw some."""
     return (state.configured and state.configured.clients) or experiment.clients
 
 
 def cohort_size(state: RunState, experiment: Experiment) -> int:
-    """Most clients of a round."""
     return state.configured.cohort if state.configured else experiment.cohort
 
 

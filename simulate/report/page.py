@@ -113,8 +113,6 @@ _COLUMNS: Final = {
 
 @cache
 def templates(package: str) -> jinja2.Environment:
-    """The templates of a package, beside those that all pages share."""
-
     def source(name: str) -> str:
         own = files(package).joinpath(name)
         found = own if own.is_file() else files("tacit.simulate.report").joinpath(name)
@@ -310,8 +308,6 @@ def _took(server: PartyState, clients: Sequence[PartyState], *, lost: bool) -> s
 
 @dataclass(frozen=True)
 class Timeline:
-    """A round that the report draws."""
-
     round: RoundState
     reasons: list[str]
     open: bool

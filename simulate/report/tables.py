@@ -153,7 +153,6 @@ def _ahead(clock: Clock) -> str:
 
 
 def drop_table(drops: Sequence[tuple[RoundState, ClientDropped]], member: str) -> Table:
-    """Dropouts of all rounds; member: the word for a dropped party."""
     columns = (Column("Round", plain), Column(member), Column("Phase"), Column("Reason", prose), Column("In the sum"))
     rows = []
     for round, drop in drops:
@@ -175,7 +174,6 @@ def warning_table(warnings: Sequence[Line], *, sessions: int) -> Table:
 
 
 def stranger_table(strangers: Sequence[Stranger]) -> Table:
-    """Handshakes that were refused."""
     columns = (Column("Address"), Column("Public key", prose), Column("Reason", prose), Column("Times", thousands))
     rows = [(one.address, one.public_key, one.reason, one.count) for one in strangers]
     return Table(columns=columns, rows=rows)

@@ -221,7 +221,6 @@ class MemoryAdaptation(MemoryInference):
         return machine
 
     def kept_of(self, owner: str, data_owner: str) -> KeptRecord:
-        """What an owner keeps of a data owner's images."""
         if (owner, data_owner) not in self.kept:
             known = (self.brought, (1, digest(InferenceLabel.WEIGHTS))) if self.brought else ()
             self.kept[owner, data_owner] = self.make(f"{owner}/kept/{data_owner}", KeptRecord, *known)
@@ -239,6 +238,5 @@ class MemoryAdaptation(MemoryInference):
 
 
 def whole_round(count: int = 2, **given: Any) -> MemoryAdaptation:
-    """So many data owners that go through one round, and all survive."""
     names = data_owner_names(count)
     return MemoryAdaptation(dict.fromkeys(names, round_plan(1, names)), **given)

@@ -152,7 +152,6 @@ class MemoryFederation(World[Parcel]):
         return {name: self.journal(name).read() for name in self.roster.clients}
 
     def journal(self, name: str) -> journal.JournalFile:
-        """The journal of a client as a process that starts now finds it."""
         return journal.JournalFile(JOURNAL, self.disks[name])
 
     def start_server(
@@ -218,7 +217,6 @@ class MemoryFederation(World[Parcel]):
         self.advance()
 
     def kill(self, name: str) -> None:
-        """The process is gone without a word; the others notice by themselves."""
         super().kill(name)
         if name == self.host:
             self._done = None

@@ -123,7 +123,6 @@ class Owner:
         self.tell("owners", self.machine.start(self.world.now))
 
     def order(self, requests: bytes, sizes: Sequence[int]) -> None:
-        """Order requests with so many bytes of corrections for this owner."""
         if self.material is None or self.material.over:
             return
         corrections = [(number, size) for number, size in enumerate(sizes, self.ordered) if size]
@@ -289,7 +288,6 @@ class MemoryInference(World[Parcel]):
         return [*self.served.values(), *self.owners.values()]
 
     def run(self) -> Self:
-        """Start all data owners and settle."""
         self.start()
         return self.settle()
 

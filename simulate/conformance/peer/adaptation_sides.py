@@ -39,8 +39,6 @@ class LearnersAndDealer(OwnerAndDealer, MemoryAdaptation):
 
 
 class TeacherAndDealer(OwnerAndDealer, MemoryAdaptation):
-    """The same with a model owner of ours."""
-
     def __init__(self, cast: AgainstLearner, terms: AdaptationTerms, sums_served: SumsOfShares) -> None:
         owners = len(cast.roster.clients)
         opening = OpeningPolicy(rounds=terms.rounds, owners=owners, smallest_cohort=2, colluders=0)

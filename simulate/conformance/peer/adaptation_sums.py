@@ -58,7 +58,6 @@ class SumsOfShares:
         return self._session
 
     async def take(self, event: Event) -> None:
-        """Something has come over the line."""
         if not isinstance(event, Received) or event.sender != self._live:
             return
         parcel = Parcel(self._live, self._keyring.roster.server.name, event.frames)
@@ -107,7 +106,6 @@ class SharesSession(Session):
         return words
 
     def go_on(self) -> None:
-        """Begin the next round, or end the session, if a round is over."""
         if self.over or not self.held():
             return
         done = self.outcome(RoundDone)[-1]
@@ -122,7 +120,6 @@ class SharesSession(Session):
         self.emit(self.host, following(self.keeper.bytes, 0.0))
 
     def own_sum(self) -> bytes:
-        """The model owner's share of the sum."""
         found = read_sum(self.keeper.bytes)
         assert found is not None
         due = torch.zeros_like(found.words)

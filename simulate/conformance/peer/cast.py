@@ -172,14 +172,12 @@ class Line:
 def connecting(
     keys: PartyKeys, live: Member, address: str, wait: float, limits: Limits | None = None
 ) -> Callable[[], Awaitable[ClientEndpoint]]:
-    """Opens a link to a live party that listens."""
     return lambda: ClientEndpoint.connect(address, keys=keys, server=live, limits=limits, connect_deadline=wait)
 
 
 def listening(
     keys: PartyKeys, roster: Roster, address: str, limits: Limits | None = None
 ) -> Callable[[], Awaitable[ServerEndpoint]]:
-    """Opens an end at which the live party finds us."""
     return lambda: ServerEndpoint.bind(address, keys=keys, roster=roster, limits=limits)
 
 
@@ -200,7 +198,6 @@ class Cast:
         raise NotImplementedError
 
     async def take(self, own: str, event: Event) -> None:
-        """Something has come over the link of one of ours."""
         if not isinstance(event, Received) or event.sender != self.live:
             return
         parcel, envelope, message = with_received(Parcel(self.live, own, event.frames, self.kinds(own)), 0), None, None

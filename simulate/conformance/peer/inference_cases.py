@@ -94,7 +94,6 @@ def ending(name: str, does: str, code: Code, told: str, lie: Lie = honest, **mor
 
 
 def leaving(kind: type[Message]) -> Lie:
-    """Gives up where this is due."""
     return instead(
         kind, lambda scene, said: [Saying(Abort(code=Code.LOCAL, detail="it leaves", culprit=scene.own), round=0)]
     )
@@ -216,14 +215,12 @@ def offering(sizes: Mapping[str, int], **fields: Any) -> Lie:
 
 
 def wider(scene: Scene, message: InferenceTerms) -> dict[str, bytes]:
-    """Images with one patch more along an edge."""
     terms = msgpack.unpackb(message.terms)
     sizes = terms["sizes"]
     return {"terms": msgpack.packb({**terms, "sizes": {**sizes, "side": sizes["side"] + sizes["patch"]}})}
 
 
 def replaced_later(scene: Scene, said: Saying) -> Sequence[Saying]:
-    """Starts the second pass with another model."""
     return altered(PassStarted, weights=OTHER_HASH)(scene, said) if said.round > 1 else [said]
 
 

@@ -190,7 +190,6 @@ class InferenceCast(Cast):
             self.observed.reproach = f"breaks a rule: {ended.code.name}, {ended.detail}"
 
     def conclude(self) -> None:
-        """See whether the session has come to its regular end."""
         owners = [] if self.world is None else self.world.shells
         machines = [machine for owner in owners for side, machine in owner.machines() if side == self._side]
         closed = bool(machines) and all(machine.state.name == "CLOSED" for machine in machines)
@@ -251,7 +250,6 @@ class InferenceCast(Cast):
         self.involved, self.done, self.refused = set(), set(), set()
 
     async def _act(self, own: str) -> None:
-        """What else than a lie a case has us do."""
         if self.case.act == "begins again":
             self._replaced |= self._sessions
             self._restart()

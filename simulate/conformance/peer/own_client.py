@@ -100,7 +100,6 @@ async def play_cases(folder: Path, progress: Callable[[str], None], cases: Seque
 
 
 async def _end(processes: Processes) -> str:
-    """Wait for the end of the client's process; return how it ended."""
     last = ""
     async for _, message in processes.messages():
         last = last or (str(message) if isinstance(message, Exit) else str(message.get("failed", "")))

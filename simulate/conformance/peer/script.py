@@ -94,7 +94,6 @@ class RoundKnowledge:
     """What our server had to say to the client of each kind, without lies: the last two."""
 
     def latest(self, kind: type[M]) -> M:
-        """What our server had to say of this kind in this round."""
         said: M = self.told[kind][-1]
         return said
 
@@ -144,7 +143,6 @@ def carried(kind: type[Message], **fields: Any) -> Lie:
 
 
 def enveloped(kind: type[Message], **fields: Any) -> Lie:
-    """Says a message of this kind in an envelope with other fields."""
     return carried(kind, envelope=fields)
 
 
@@ -161,7 +159,6 @@ def shortened(data: Frame, by: int = 1) -> bytes:
 
 
 def flipped(data: bytes, position: int = -1) -> bytes:
-    """The bytes with one bit changed, by default in the last of them."""
     position %= len(data)
     return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
@@ -209,7 +206,6 @@ class PeerVerdicts(Result, frozen=True, kw_only=True, tag="tacit.peer.2"):
 
 
 def verdict(case: Case, seen: str) -> PeerVerdict:
-    """Compare what the live party did with what a conforming one does."""
     return PeerVerdict(case=case.name, expected=case.expected, seen=seen, passed=seen == case.expected)
 
 

@@ -54,7 +54,6 @@ from tacit.simulate.conformance.peer.script import (
 
 
 def former_adverts(stage: RoundKnowledge, message: PeerKeys) -> dict[str, Any]:
-    """Another member's keys are those of the round before."""
     adverts, other = _adverts(stage, message), _other(stage.liar)
     return _listed(stage, {**adverts, other: _adverts(stage, stage.former(PeerKeys))[other]})
 
@@ -75,7 +74,6 @@ def adverts_of_another_model(stage: RoundKnowledge, message: PeerKeys) -> dict[s
 
 
 def former_shares(stage: RoundKnowledge, message: PeerShares) -> dict[str, Any]:
-    """Another member's packet is that of the round before."""
     former, other = stage.former(PeerShares), _other(stage.liar)
     parts = (("packets", PACKET_BYTES), ("signatures", SIGNATURE_BYTES))
     changed = {}
@@ -89,7 +87,6 @@ def former_shares(stage: RoundKnowledge, message: PeerShares) -> dict[str, Any]:
 
 
 def former_signatures(stage: RoundKnowledge, message: UnmaskRequest) -> dict[str, Any]:
-    """The survivors were signed in the round before."""
     former = stage.former(UnmaskRequest)
     return {"signers": former.signers, "signatures": former.signatures}
 
@@ -120,12 +117,10 @@ _RECORD: Final = 2 * KEY_BYTES + SIGNATURE_BYTES
 
 
 def refuses_round(code: Code) -> str:
-    """The verdict on a client that ends the round."""
     return f"refuses {code.name}, round over"
 
 
 def refuses_session(code: Code) -> str:
-    """The verdict on a client that ends the session."""
     return f"refuses {code.name}, session over"
 
 
@@ -377,7 +372,6 @@ STRANGER: Final = Case("stranger", "connects with a key that is not in the roste
 
 
 def refused(code: Code, others: str = OTHERS) -> str:
-    """The verdict on a server that refuses a client."""
     return f"is out with {code.name}, {others}"
 
 
