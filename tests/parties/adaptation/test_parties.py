@@ -24,7 +24,6 @@ from tacit.parties.adaptation.events import (
     LearningSessionOpened,
 )
 from tacit.parties.adaptation.model_owner import Openings
-from tacit.parties.adaptation.noise import NoisePolicy
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import RoundsTask, SharesSum
 from tacit.parties.inference.conversation import Conversation, Courier, InferenceError, ended
@@ -66,26 +65,6 @@ pytestmark = pytest.mark.asyncio
 def probing(one_block: Transformer) -> PublicLearning:
     """Of the head alone, which takes half as many rounds of messages."""
     return short(made(one_block, PROBE))
-
-
-@pytest.mark.end_to_end
-async def test_what_is_learned_is_what_is_learned_in_the_clear(
-    tmp_path: Path,
-    one_block: Transformer,
-    private: PrivateModel,
-    learning: PublicLearning,
-    owned: dict[str, Owned],
-) -> None:
-    learning = short(learning, batches=1)
-    async with adapting(tmp_path, private, learning) as found:
-        await begun(found, owned)
-        await found.over(*OWNERS, DEALER)
-        assert [told.round for told in found.told["alice"]] == [1, 2]
-        check_learned(found, one_block, learning, owned)
-        for name in OWNERS:
-            assert distance(found.common(name), found.common("alice")) == 0
-            assert found.learners[name].based == 2
-            await check_material(found, learning, name)
 
 
 def passed(found: AdaptingHouse, name: str) -> list[int]:
@@ -232,43 +211,6 @@ async def test_sums_whose_weights_do_not_fit_are_refused_by_name(
 
 
 @pytest.mark.end_to_end
-async def test_noise_of_the_model_owner_is_the_same_for_all(
-    tmp_path: Path,
-    one_block: Transformer,
-    private: PrivateModel,
-    learning: PublicLearning,
-    owned: dict[str, Owned],
-) -> None:
-    learning = short(learning, batches=1)
-    async with adapting(tmp_path, private, learning) as found:
-        await begun(found, owned, noise=NoisePolicy(deviation=0.02))
-        await found.over(*OWNERS, DEALER)
-        clear, told = in_the_clear(one_block, learning, list(owned.values()))[0], found.told["alice"][0]
-        exact = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * distance(clear, learning.initial())
-        expected = 0.02 * learning.sizes.parameters**0.5
-        # The norm of n normal numbers is off by more than 4 deviations, each the root of 1 / 2, once in 10^4 times.
-        assert abs(distance(told.parameters, clear) - expected) <= exact + 4 * 0.02 * 0.5**0.5
-        for name in OWNERS:
-            assert distance(found.told[name][0].parameters, told.parameters) == 0
-            assert distance(found.common(name), found.common("alice")) == 0
-
-
-@pytest.mark.end_to_end
-async def test_the_head_alone_is_learned(
-    tmp_path: Path,
-    private: PrivateModel,
-    probing: PublicLearning,
-    owned: dict[str, Owned],
-) -> None:
-    probing = short(probing, batches=1)
-    async with adapting(tmp_path, private, probing) as found:
-        await begun(found, owned)
-        await found.over(*OWNERS, DEALER)
-        assert distance(found.common("alice"), probing.initial()) > 0
-        assert found.common("alice").channel_down.numel() == 0
-
-
-@pytest.mark.end_to_end
 async def test_a_session_that_is_lost_in_a_round_goes_on_behind_its_last_batch(
     tmp_path: Path,
     one_block: Transformer,
@@ -295,23 +237,6 @@ async def test_a_session_that_is_lost_in_a_round_goes_on_behind_its_last_batch(
         clear = in_the_clear(one_block, probing, list(owned.values()))[-1]
         bound = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * distance(clear, probing.initial())
         assert distance(found.common("bob"), clear) <= bound
-
-
-@pytest.mark.end_to_end
-async def test_who_is_lost_in_a_batch_costs_the_others_nothing(
-    tmp_path: Path,
-    private: PrivateModel,
-    probing: PublicLearning,
-    owned: dict[str, Owned],
-) -> None:
-    async with adapting(tmp_path, private, probing) as found:
-        # Of three, where two are enough to open a sum.
-        await begun(found, owned, mode="semi-honest")
-        await found.house.waits("carol", BatchEnded, round=2, number=1)
-        await found.house.stop("carol")
-        await found.over("alice", "bob", DEALER)
-        assert [(told.round, told.owners) for told in found.told["alice"]] == [(1, 3), (2, 2)]
-        assert distance(found.common("alice"), found.common("bob")) == 0
 
 
 @pytest.mark.end_to_end

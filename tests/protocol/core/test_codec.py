@@ -13,7 +13,6 @@ from msgspec import inspect
 from tacit.protocol.core.codec import (
     ENVELOPE_LIMIT,
     Envelope,
-    Frame,
     Packet,
     decode,
     decode_structure,
@@ -79,11 +78,6 @@ def structures(kind: type[Any]) -> st.SearchStrategy[Any]:
     return values(inspect.type_info(kind))
 
 
-ANY_MESSAGE: st.SearchStrategy[Message] = st.sampled_from(sorted(MESSAGES)).flatmap(
-    lambda name: structures(MESSAGES[name])
-)
-
-
 def envelope(message: Message, **changes: Any) -> Envelope:
     fields = {"version": VERSION, "session": bytes(32), "round": 1, "sender": "client-0", "sequence": 3}
     return Envelope(**({"type": message.TYPE} | fields | changes))
@@ -113,58 +107,6 @@ def test_frames_give_the_message_back(name: str) -> None:
         assert packet.envelope == envelope(message)
 
     check()
-
-
-def read(frames: list[Frame]) -> tuple[Envelope, Message] | RemoteProtocolError:
-    try:
-        packet = decode(frames, MESSAGES)
-        return packet.envelope, packet.parse()
-    except RemoteProtocolError as error:
-        return error
-
-
-@st.composite
-def mutations(draw: st.DrawFn, original: bytes) -> bytes:
-    place = draw(st.integers(0, len(original) - 1))
-    stop = draw(st.integers(place, len(original)))
-    return draw(
-        st.sampled_from(
-            (
-                original[:place] + bytes([original[place] ^ (1 << draw(st.integers(0, 7)))]) + original[place + 1 :],
-                original[:place] + original[stop:],
-                original[:place] + draw(st.binary(min_size=1, max_size=9)) + original[place:],
-                original[:stop] + original[place:],
-                original[:place],
-                original[:place] + draw(st.binary(max_size=9)),
-            )
-        )
-    )
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_altered_bytes_are_another_message_or_refused(data: st.DataObject) -> None:
-    message = data.draw(ANY_MESSAGE)
-    frames = encode(message, envelope(message))
-    place = data.draw(st.integers(0, 1))
-    altered = data.draw(mutations(bytes(frames[place])))
-    both = [altered if position == place else frame for position, frame in enumerate(frames)]
-    outcome = read(both)
-    if altered == frames[place]:
-        assert outcome == (envelope(message), message)
-    elif isinstance(outcome, RemoteProtocolError):
-        assert outcome.code in (Code.MALFORMED, Code.VERSION)
-    else:
-        assert encode(outcome[1], outcome[0]) == both
-        assert outcome != (envelope(message), message)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.binary(max_size=60), max_size=5))
-def test_random_frames_are_refused(frames: list[bytes]) -> None:
-    outcome = read(list(frames))
-    assert isinstance(outcome, RemoteProtocolError)
-    assert outcome.code is Code.MALFORMED
 
 
 FETCH = Fetch(chunk=1)
