@@ -2,27 +2,19 @@
 
 It is the reference for the computation on shares: in every round each client takes steps of stochastic gradient descent
 from the common parameters (gradients.py), and the next common parameters are the mean of all clients' (Tastan and
-Nandakumar 2025, sections 4.3 and 4.4). With `OneBatch` a client takes one step, so that a round is one step along the
-mean gradient; with `OneEpoch` it goes once through its images. Training in one place is the same with one client that
-has the `pooled` images.
-
-Everything follows from the arguments. A client draws in a round from a generator of its own, seeded with the seed, the
-round and the number of the client; so what one client draws does not depend on the others.
+Nandakumar 2025, sections 4.3 and 4.4). Everything follows from the arguments: a client draws from a generator of its
+own, seeded with the seed, the round and the number of the client.
 
 The rehearsal finds the range of every value of a training. The publisher of bounds for steps on shares has seen none of
-the images that will be learned, but has labelled images of its own. It trains adapters on these in the clear and
-records the values. The real task may be easier or harder than its own, so it rehearses both extremes:
+the images that will be learned, so it rehearses both extremes on labelled images of its own:
 
-- *what the model knows*: its own labels, folded onto the new classes by their remainder. Hardly anything is as easy for
-  a backbone that was trained on these images: logits, the head and derivatives by tokens grow most here. There are
-  owners of one class each, whose batches pull apart, and one that has all images. Where there are fewer labels of its
-  own than new classes, the rows of the others are only pushed down, as those of rare classes are.
+- *what the model knows*: its own labels, folded onto the new classes by their remainder. Hardly anything is as easy:
+  logits, the head and derivatives by tokens grow most here. There are owners of one class each, and one of all images.
 - *what can only be learned by heart*: a few images for each of a few owners, their labels drawn at random. The head
   alone cannot tell them apart, so here it is the adapters that grow most.
 
-A short training draws few images, and what it learns is asked about any. So all own images pass forwards once before.
-
-Tokens are given less their mean, as the residual stream is on shares, and the head reads the standardised token itself.
+A short training draws few images, so all own images pass forwards once before. Tokens are given less their mean, as the
+residual stream is on shares, and the head reads the standardised token itself.
 """
 
 from __future__ import annotations

@@ -1,22 +1,12 @@
 """Rounds of adaptation at the dealer and the data owners: the secure sum carries words of shares, not values.
 
-At the beginning of a round each data owner knows the common parameters: its share is all of them, and the model owner's
-is nothing. At the end a data owner k and the model owner hold shares of the owner's own W_k. Opened is the sum over the
-owners alone: that of the data owners' shares, by a secure sum, and that of the model owner's, modulo 2^64. Each owner's
-share is times the weight of the data owner, which is 1 where all count alike: the next common parameters are the sum
-over all weights. Both sums are over the same survivors, and the model owner's is revealed once in a round, when they
-are final.
+docs/spec/adaptation.md has the protocol. The dealer is two services at an address each, with the same keys: it deals
+correlated randomness, and it serves the sum of data owners' shares, whose clients they are. That sum is noise to it:
+the other share is the model owner's, who reveals its sum to the data owners alone.
 
-The dealer is two services at an address each, with the same keys: it deals correlated randomness, and it serves the sum
-of data owners' shares, whose clients they are. That sum is noise to it: the other share is the model owner's, who
-reveals its sum to the data owners alone.
-
-A data owner contributes its share, modulo 2^64, of its parameters and of its counts. At the beginning of the next round
-it receives, in the place of a model, the last such sum, with its round and its survivors. So a session of sums has one
-round more than learning, in which nobody learns: it delivers the last sum.
-
-The ring of the sum is that of the shares, modulo 2^64. The state of a round is the last sum behind its head: words of
-64 bits, little-endian.
+At the beginning of a round a data owner receives, in the place of a model, the last such sum, with its round and its
+survivors. So a session of sums has one round more than learning, in which nobody learns: it delivers the last sum. The
+ring of the sum is that of the shares, modulo 2^64; the state of a round is the last sum behind its head.
 """
 
 from __future__ import annotations

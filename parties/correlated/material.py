@@ -4,14 +4,6 @@ docs/spec/inference-material.md has streams, requests and what is drawn. Every r
 own, so that the words of one can be disclosed alone. Every party draws its free words and its shares of the dependent
 ones; one party, the receiver, draws no shares of these: its shares are the correction, the only thing that is sent.
 
-| request     | free words                     | dependent words (the correction)                        |
-|-------------|--------------------------------|---------------------------------------------------------|
-| Product     | a, b                           | operation(a, b)                                         |
-| Square      | a                              | a a                                                     |
-| Truncation  | r                              | -floor(r / d) and -floor((r xor 2^63) / d), r signed    |
-| Weight      | V at the owner                 | none                                                    |
-| Linear      | R at the others                | R V; the owner receives                                 |
-
 Sources: Beaver (CRYPTO 1991); Escudero et al. (ePrint 2020/338, section 5.1) for the truncation.
 """
 

@@ -1,25 +1,11 @@
-"""The server's side in Flower: a grid between a strategy of Flower and its messages.
+"""The server's side in Flower: a grid between a strategy of Flower and its messages (docs/flower.md).
 
     strategy.start(grid=SecureGrid(grid, "roster.toml"), ...)
 
-Flower's Message API has no workflows any more: a strategy gives the messages of a round to a grid, and works with the
-replies. So the many exchanges of a secure sum take place in the grid, and every strategy that works with the mean of
-the replies stays as it is. Of a round of training it gets one reply, with the mean of the models and the sum of the
-weights, and an error for every client that is not in it. A strategy that compares replies (Krum, a median) finds one,
-and cannot work: a secure sum is meant to prevent just that. Messages of other types pass unchanged.
-
-An exchange is one message to every client that is still there, and their replies. The server's machine is fed with the
-replies, and its outputs go out with the next messages, until it has a sum or gives up. A client that does not reply in
-time, or replies with an error, is dropped from the sum: Flower's time limit is that of the phase. The machine's own
-deadline ends what it waits for when nobody owes a reply any more. Five exchanges make a sum: keys, shares, the masked
-update with the training before it, and the check and the opening. A model of more than a MiB of ring words takes more
-of the third kind.
-
-Flower authenticates nodes, by keys of its own, and says of every reply which node it came from. The roster knows names
-and keys. Every node that is asked to train binds the two once in a run: it sends its name, with a signature by the
-member's key of the roster over the name, the roster, the run, the node's number and a number that was never used
-before. A node that comes back under another number signs anew, and has the name from then on. Where the former node is
-to train too, it is asked again: if it signs, two nodes have one key, and the newcomer is refused.
+A strategy gives the messages of a round to a grid and works with the replies, so the exchanges of a secure sum take
+place in the grid, and every strategy that works with the mean of the replies stays as it is. The server's machine is
+fed with the replies, and its outputs go out with the next messages, until it has a sum or gives up. The machine's own
+deadline ends what it waits for when nobody owes a reply any more: Flower's time limit is that of the phase.
 """
 
 from __future__ import annotations

@@ -1,25 +1,13 @@
-"""The client's side in Flower: a mod between Flower's messages and the training function of an app.
+"""The client's side in Flower: a mod between Flower's messages and the training function of an app (docs/flower.md).
 
     app = ClientApp(mods=[secure_sum_mod("/var/lib/tacit")])
 
-A mod sees every message before the app, and every answer after it. Training messages belong to a secure sum, or are
-refused: the app's trained model leaves under masks, and neither its metrics nor its number of examples leave at all,
-but for the sum of the weights. A message of another type, such as "evaluate", passes unchanged.
-
-The folder has the client's key file, the roster, and the journal of the sums that it entered; no sum is entered twice,
-whatever the server asks. Its name may have fields of the node's configuration, as in "keys/{partition-id}": in a
-simulation every node needs a folder of its own.
-
-A SuperNode starts a process for every message, and its simulation gives a node's messages to whichever worker is free:
-no machine lives from one message to the next. So the inputs of the machine are kept in a file of its owner, and every
-message makes the machine again: it draws the same random bytes, and receives the same inputs in the same order.
-Machines draw nothing else and read no clock, so the state is the same; a hash of all outputs shows that.
-
-The file is locked while a message is worked on, so that two messages at once never find the same state, and it is on
-the disk before an answer leaves: a machine never answers in two ways. For both reasons it is not kept in Flower's
-Context, of which every process gets a copy. What is kept there is the key that the file is encrypted with: it stays in
-the memory of the SuperNode, so that the disk never has an update in the clear, and of a sum that the server leaves
-unfinished nothing that can be read. Flower's time limits are those of its messages; here no clock runs.
+A SuperNode starts a process for every message: no machine lives from one message to the next. So the inputs of the
+machine are kept in a file of its owner, and every message makes the machine again: it draws the same random bytes, and
+receives the same inputs in the same order. Machines draw nothing else and read no clock, so the state is the same; a
+hash of all outputs shows that. The file is locked while a message is worked on, and on the disk before an answer
+leaves: a machine never answers in two ways. Its key stands in Flower's Context, so that the disk never has an update in
+the clear.
 """
 
 from __future__ import annotations

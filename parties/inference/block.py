@@ -1,24 +1,8 @@
 """A transformer block on shares, out of operations: the program that both parties run, each with its own half.
 
 The functions are those of the model: softmax and GELU themselves, or the polynomials of tacit.models.friendly, in any
-case as sums of waves (waves.py) or as a square; the sums of a softmax are divided out behind the product with the
-values.
-
-Rounds, and what is opened to both in each, or sent to one:
-
-| operation    | rounds | opened or sent                                                                        |
-|--------------|--------|---------------------------------------------------------------------------------------|
-| layer norm   | 3      | stream; variances; their inverse roots                                                |
-| qkv          | 1      | normalised values, to the model owner                                                 |
-| scores       | 1      | queries, keys and values                                                              |
-| softmax      | 1      | scores: their exponentials are waves; norms of queries and keys, to check their range |
-|              | (2+3L) | with L squarings: see scores.py                                                       |
-| mixing       | 2      | exponentials and their sums; weighted values and inverse sums                         |
-| projection   | 1      | mixed values, to the model owner                                                      |
-| layer norm   | 3      | as above                                                                              |
-| fc1          | 1      | normalised values, to the model owner                                                 |
-| gelu         | 2      | hidden values; GELU of them, to have it in a wider ring                               |
-| fc2          | 1      | activated values, to the model owner                                                  |
+case as Fourier approximations (waves.py) or as a square; the sums of a softmax are divided out behind the product with
+the values. docs/spec/inference.md lists the rounds, and what each opens.
 
 What is out of range is counted on shares: variances, norms of queries and keys, sums of exponentials, and of a function
 that tells the largest of the hidden values of a token. With them in range, nothing else can be (scales.py).

@@ -1,28 +1,9 @@
-"""The dealer's material of a block: what each party draws, what the dealer corrects (see correlated/material.py); and
-how both owners order it.
+"""Requests of private inference to the dealer: what each party draws, what the dealer corrects, how both owners order.
 
-| request | free words                | dependent words                                             | to           |
-|---------|---------------------------|-------------------------------------------------------------|--------------|
-| Narrow  | r modulo 2^bits, masks B  | powers of r_0 up to a degree, and r_0 B; what those of r_1  | data owner   |
-|         |                           | differ by; of r_0 and of differences only quotients         |              |
-| Matrix  | A, B                      | A B                                                         | data owner   |
-| Products| A, B, C ...               | products of two of them each, as letters say                | data owner   |
-| Scores  | A, B                      | A B^T, and the first waves of all entries of A and B        | data owner   |
-| Waves   | r modulo 2^bits           | cos(k r), sin(k r), rounded, for k = 1 ... harmonics        | data owner   |
-| Fixed   | R at the data owner       | R V, for the mask V of a weight                             | model owner  |
-| Lookup  | r modulo 2^32, root seeds | keys of trees (correlated/trees.py) for r                   | both         |
-
-Narrow. With x + 2^(bits - 2) within 0 ... 2^(bits - 1) - 1, and c = x + 2^(bits - 2) + r modulo 2^bits opened, the sum
-has wrapped if the highest bit of r is set and that of c is not. So x = c - 2^(bits - 2) - r_h as whole numbers, where h
-is the highest bit of c, r_1 = r, and r_0 is r read as signed. From the powers of r_h follow those of x, and every
-polynomial of x, modulo 2^words and without another message, although c has few bits: the trick of the truncation by
-Escudero et al. (ePrint 2020/338, section 5.1), which knows r_h itself. B masks a factor f that x is multiplied by:
-with f + B opened, x f = x (f + B) - (c - 2^(bits - 2)) B + r_h B. r_1 - r_0 is 0 or 2^bits, which divides whatever
-powers and products of r_1 and r_0 differ by, and what r_0 differs by from the sum of what both owners drew: a quotient
-modulo 2^(words - bits) says all of it.
-
-Waves, and those of Scores: see waves.py. Lookup: see tables.py. The dealer learns of neither which function is
-computed, nor bounds: its material is the same for all functions.
+docs/spec/inference-material.md specifies every request. `Narrow` reads a value of few bits that was opened under a mask
+r back modulo 2^words, without another message: the wrap of the sum follows from the highest bits of mask and sum, and
+the dealer knows the powers of r for either outcome (the trick of Escudero et al., ePrint 2020/338, section 5.1). The
+dealer learns neither which function is computed nor bounds: its randomness is the same for all functions.
 """
 
 from __future__ import annotations

@@ -1,22 +1,13 @@
 """The results of a pass: logits cut on shares, or the best classes in order, and nothing more for the data owner.
 
-Logits are cut to so many fractional bits: each owner cuts its own share, so a revealed logit is off by at most one last
-bit, at random. The interval that the two cut shares leave begins at random too: n questions about the same image narrow
-it about n times, which the model owner's quota limits.
+Each owner cuts its own share of a logit, so a revealed one is off by at most one last bit, at random, in an interval
+that begins at random too: n questions about the same image narrow it about n times, which the quota limits.
 
-Labels come from the logits cut to RANKED bits in all: nobody learns a logit, a rank, or another class. A step
-(protocol/inference/schedule.py) works within groups of classes. All pairs are compared at once: the difference of two
-logits is looked up (tables.py), which gives shares of whether the first is smaller. Their sums are shares of ranks.
-These are looked up in turn, in tables that are 1 at one rank and 0 elsewhere: words that pick a class out of its group.
-The classes picked go into the next step, with their logits, by one product of matrices; after the last step they are
-the answer.
-
-Of equal logits the first class is the better one, in all steps: so ranks of a group are all different, and the answer
-is that of a stable sort. So a label may differ from that of the logits before the cut only where these differ by at
-most two last bits, and by chance then. Where classes do not fill the last group, its filling loses every comparison.
-
-Compared are whole numbers of RANKED bits, each within a quarter of that ring, so that no difference wraps. The
-difference stands in the highest bits of what is looked up, with nothing below: the comparison is exact.
+Labels come from the logits cut to RANKED bits; nobody learns a logit, a rank, or another class. Within each group of
+classes of a step (protocol/inference/schedule.py) all pairs are compared at once, by looking up the difference of two
+logits (tables.py). Sums of the outcomes are shares of ranks, which are looked up in turn: words that pick a class out
+of its group. Of equal logits the first class is the better one in all steps, so ranks of a group are all different, and
+the answer is that of a stable sort. Each logit is within a quarter of its ring, so that no difference wraps.
 """
 
 from __future__ import annotations

@@ -1,23 +1,15 @@
 """Lookup tables on shares: functions and range checks of a value that is opened once under a mask; and LayerNorm.
 
 With c = x + r modulo 2^PLACE opened, x is (c mod 2^m) - (r mod 2^m) away from the lower end of the interval number (c
->> m) - (r >> m): in it or, where that is negative, in the one before. The dealer's keys are of the interval of r: a
-share of 1 at that place, and of r mod 2^m, zero elsewhere. So the inner product with any public table, turned round by
-c, is a share of the function's value, linear around each lower end. The dealer does not know the table. (One-time truth
-tables, Ishai et al., TCC 2013, for the highest bits only, in keys of Boyle, Gilboa and Ishai.)
-
-Bounds are compared with the highest bits alone, in which x is floor(x / 2^m) or one more: beyond a bound a value is
-always found out of range, and within, unless it is less than one such unit from it, always in range. Both comparisons
-are one key's, evaluated at two places: with w(c) = [c < r], and c - b modulo the ring, [x < b] is w(c - b) - w(c) + [c
-< b] (Boyle et al., Eurocrypt 2021, section 4).
+>> m) - (r >> m): in it or, where that is negative, in the one before. The dealer's keys are of the interval of r, so
+the inner product with any public table, turned round by c, is a share of the function's value, linear around each lower
+end (one-time truth tables, Ishai et al., TCC 2013, in keys of Boyle, Gilboa and Ishai). Bounds are compared with the
+highest bits alone, in which x is floor(x / 2^m) or one more, by one key at two places (Boyle et al., Eurocrypt 2021,
+section 4): beyond a bound a value is always found out of range.
 
 Both owners compute the tables themselves, in float64 with operations that are rounded one by one (IEEE 754), so that
-they are equal to the last bit.
-
-LayerNorm, without scale and shift, which the layer behind it takes over, is three rounds on shares. The mean of the
-stream is zero because every weight that adds to it is centred. The stream is opened under its mask, so that its squares
-and the products with the inverse root of their row's variance cost nothing but the opening of that root. The root comes
-from a table, and with it the check of the variance.
+they are equal to the last bit. LayerNorm takes three rounds: squares and products cost nothing but the opening of the
+inverse root, since the stream, whose mean is zero, is opened under its mask.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
 """The event log of a party: JSON lines, one object per event with time, party, event and the fields of that event.
 
-Reports are made from these files. Every line is written at once and in whole, so that a killed party leaves at most one
-incomplete line at the end; the reader skips it, and the next start of the party removes it. Only plain JSON values are
-accepted: keys, shares and arrays are bytes or objects, so that none can slip in by mistake. Control characters in text
-of peers are escaped here, once for files and screens.
+Every line is written at once and in whole, so that a killed party leaves at most one incomplete line at the end; the
+reader skips it, and the next start of the party removes it. Only plain JSON values are accepted: keys, shares and
+arrays are bytes or objects, so that none can slip in by mistake. Control characters in text of peers are escaped here.
 
-Machines and logs take their times from one clock. Every change of the phase is an event that says how long the phase
-before it took, with the bytes since the last report, by the phase that they belong to. The log alone, and not the
-process that started the party, receives the times of single messages.
-
-Times of single messages align the clocks of two hosts afterwards. Of messages of one type and round that follow each
-other, both ends note the first, which they identify by its envelope. A time of sending is taken before the message
-leaves, one of receipt after it came: the time between them is never shorter than the time in transit.
+The log alone receives the times of single messages, which align the clocks of two hosts afterwards. Of messages of one
+type and round that follow each other, both ends note the first. A time of sending is taken before the message leaves,
+one of receipt after it came: the time between them is never shorter than the time in transit.
 """
 
 from __future__ import annotations
