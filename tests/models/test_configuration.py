@@ -21,24 +21,16 @@ def test_unknown_fields_are_refused(section: type[msgspec.Struct]) -> None:
 VIT = {"name": "vit_tiny_patch16_224"}
 
 CONTRADICTIONS: list[tuple[type[msgspec.Struct], dict[str, object], str]] = [
-    (TrainingConfiguration, {"metrics": ["loss"]}, "training.metrics = .'loss'.: each names, once"),
-    (TrainingConfiguration, {"factory": "m:f", "metrics": ["f1", "f1"]}, "training.metrics = .*: each names, once"),
+    (TrainingConfiguration, {"metrics": ["loss"]}, "training.metrics = .'loss'.:"),
+    (TrainingConfiguration, {"factory": "m:f", "metrics": ["f1", "f1"]}, "training.metrics = .*:"),
     (ModelConfiguration, {"image_size": 30}, "image_size 30 must be a multiple of model.patch_size 8"),
-    (ModelConfiguration, {"name": "lenet", "width": 64}, 'model.width = 64: "lenet" has its own sizes; leave it out'),
+    (ModelConfiguration, {"name": "lenet", "width": 64}, "model.width = 64:"),
     (ModelConfiguration, {"width": 65}, "width 65 must be a multiple of model.heads"),
     (ModelConfiguration, {"pretrained": True}, "pretrained needs a timm model name"),
     (ModelConfiguration, {**VIT, "pretrained": True, "checkpoint": "a.safetensors"}, "exclude each other"),
-    (DataConfiguration, {"centres": [1]}, 'data.centres = .1.: data.source "digits" does not say at which centre'),
-    (
-        TrainingConfiguration,
-        {"fedsgd_images": 8},
-        'training.fedsgd_images = 8: with training.algorithm = "fedavg" clients train on all of their images; set it',
-    ),
-    (
-        TrainingConfiguration,
-        {"momentum": 0.9},
-        'training.momentum = 0.9: training.optimizer = "adamw" has moments of its own; set it to "sgd", or momentum',
-    ),
+    (DataConfiguration, {"centres": [1]}, "data.centres = .1.:"),
+    (TrainingConfiguration, {"fedsgd_images": 8}, "training.fedsgd_images = 8:"),
+    (TrainingConfiguration, {"momentum": 0.9}, "training.momentum = 0.9:"),
     *(
         (TrainingConfiguration, {"algorithm": "fedsgd", key: value}, f"training.{key} = .*clients send one gradient")
         for key, value in {"proximal": 0.1, "augment": ["flip"], "server_optimizer": "adam"}.items()
@@ -49,8 +41,8 @@ CONTRADICTIONS: list[tuple[type[msgspec.Struct], dict[str, object], str]] = [
         {"factory": "m:f", "proximal": 0.1},
         "training.proximal is not used where training.factory",
     ),
-    (TrainingConfiguration, {"decay": 0.1}, r"decay = 0.1 and training.decay_rounds = \[\]: one says nothing without"),
-    (TrainingConfiguration, {"decay_rounds": [5]}, r"decay = 1.0 and training.decay_rounds = \[5\]: one says nothing"),
+    (TrainingConfiguration, {"decay": 0.1}, "decay = 0.1 and training.decay_rounds = \\[\\]:"),
+    (TrainingConfiguration, {"decay_rounds": [5]}, "decay = 1.0 and training.decay_rounds = \\[5\\]:"),
     *(
         (TrainingConfiguration, {"decay": 0.1, "decay_rounds": rounds}, "every round once, in ascending order")
         for rounds in ([5, 5], [5, 4], [1, 3, 2])
