@@ -288,19 +288,6 @@ def _rows(answer: Answer, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
     return logits, labels
 
 
-def request_for(images: torch.Tensor, batch: int) -> InferenceRequest:
-    """Make the request for images [N, C, S, S], `batch` in a pass. ValueError for images that are none.
-
-    One image out of range has all images of its pass refused: nobody learns which it was.
-    """
-    if images.dim() != 4 or not len(images) or batch < 1:
-        raise ValueError(
-            f"images of shape {tuple(images.shape)}, {batch} at a time: give at least one image, [N, C, S, S], and a "
-            "batch of at least 1"
-        )
-    return InferenceRequest(images=len(images), batch=batch, channels=images.shape[1], side=images.shape[-1])
-
-
 LAST_WORDS_SECONDS = 1.0
 """How long what was said last may take to leave."""
 

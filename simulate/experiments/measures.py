@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tacit.simulate.experiments.results import Run
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 MOST_SEEDS: Final = 1000
 LARGEST: Final = 999_999
 
-Found = TypeVar("Found")
 Values = Mapping[str, float | None]
 """By the name of the quantity; None for one that a row does not have."""
 
@@ -58,23 +57,14 @@ class Row:
         return re.sub(r"[^\w.]+", "-", self.name)
 
 
-class Await(Protocol):
-    """Runs a coroutine to its end, or until it is interrupted."""
-
-    def __call__(self, work: Coroutine[Any, Any, Found]) -> Found: ...
-
-
-def run_to_its_end(work: Coroutine[Any, Any, Found]) -> Found:
-    return asyncio.run(work)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Request:
     seeds: tuple[int, ...]
     data: Path | None
     device: str
     out: Path
-    run: Await = run_to_its_end
+    run: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run
+    """Run a coroutine to its end, or until it is interrupted."""
     checkpoint: Path | None = None
 
 

@@ -37,10 +37,6 @@ class Claim:
     """Takes exactly these rows."""
 
 
-def no_details(result: StudyResult) -> Sequence[Table | str]:
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """A table or figure, and what the paper says of it. StudyError if its parts contradict each other."""
@@ -59,7 +55,7 @@ class Study:
     small: Size | None = None
     claims: tuple[Claim, ...] = ()
     draw: Callable[[StudyResult], Figure] = points
-    details: Callable[[StudyResult], Sequence[Table | str]] = no_details
+    details: Callable[[StudyResult], Sequence[Table | str]] = lambda result: ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", self.name):

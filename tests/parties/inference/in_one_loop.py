@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from tacit.parties.inference.conversation import InferenceError
-from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, Inferred, open_session, request_for
+from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, Inferred, open_session
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.events import ImagesAnswered
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
@@ -28,6 +28,7 @@ from tacit.parties.session.events import ListeningStarted
 from tacit.protocol.core.events import Event
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.data_owner import InferenceRequest
 
 DEALER: Final = "dealer"
 MODEL_OWNER: Final = "model-owner"
@@ -146,7 +147,9 @@ class House:
 
         async def ask() -> Inferred:
             answers: list[Answer] = []
-            async with open_session(DataOwnerSettings(**settings), request_for(images, batch)) as session:
+            channels, side = images.shape[1], images.shape[-1]
+            request = InferenceRequest(images=len(images), batch=batch, channels=channels, side=side)
+            async with open_session(DataOwnerSettings(**settings), request) as session:
                 async for answer in session.answers(images):
                     answers.append(answer)
                     progress(sum(each.costs.images for each in answers))

@@ -17,7 +17,7 @@ from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.transformer import with_parameters
 from tacit.parties.inference import data_owner, model_owner
 from tacit.parties.inference.conversation import InferenceError
-from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, Inferred, open_session, request_for
+from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, Inferred, open_session
 from tacit.parties.inference.events import InferenceSessionEnded, PassEnded
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.passes import Course, Preparation, of_model
@@ -28,7 +28,7 @@ from tacit.parties.links.keys import generate
 from tacit.parties.session.events import HandshakeRefused
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.inference.data_owner import InferencePolicy
+from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.schedule import LOGITS, Round, Sizes, pass_rounds, weight_bytes
@@ -210,7 +210,8 @@ async def test_a_data_owner_may_leave_before_all_is_answered(
             keys=KEYS["alice"],
             roster=ROSTER,
         )
-        async with open_session(settings, request_for(images, 1)) as session:
+        request = InferenceRequest(images=3, batch=1, channels=1, side=images.shape[-1])
+        async with open_session(settings, request) as session:
             assert session.terms.sizes == session.public.sizes
             if answers:
                 async for answer in session.answers(images):
@@ -264,17 +265,6 @@ async def test_what_does_not_go_together_is_refused_and_both_are_told(
         over = await home.waits(MODEL_OWNER, InferenceSessionEnded, peers=["alice"], culprit=refusal.culprit, passes=0)
     assert (over.code, over.failure) == (refusal.code.name, "")
     assert refusal.text in over.detail
-
-
-@pytest.mark.parametrize(
-    ("shape", "batch"), [((0, 1, 8, 8), 1), ((1, 8, 8), 1), ((2, 1, 8, 8), 0)], ids=["no image", "no channels", "batch"]
-)
-async def test_what_are_no_images_is_refused_before_anybody_is_asked(
-    tmp_path: Path, shape: tuple[int, ...], batch: int
-) -> None:
-    async with house(tmp_path) as home:
-        with pytest.raises(ValueError, match=r"images of shape .*: give at least one image"):
-            await home.asks("alice", torch.zeros(shape), batch=batch, links=("tcp://127.0.0.1:1", "tcp://127.0.0.1:1"))
 
 
 async def test_a_pixel_beyond_the_bounds_is_named_to_its_owner_alone(

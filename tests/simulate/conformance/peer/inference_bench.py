@@ -20,7 +20,7 @@ from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.transformer import Approximation, FriendlyTransformer, convert
 from tacit.models.networks import build
 from tacit.parties.inference.conversation import InferenceError
-from tacit.parties.inference.data_owner import DataOwnerSettings, open_session, request_for
+from tacit.parties.inference.data_owner import DataOwnerSettings, open_session
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
@@ -30,6 +30,7 @@ from tacit.parties.session.event_log import EventFile, EventLog
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.roster import Role, Roster
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import Terms
 from tacit.simulate.conformance.peer.play import Addresses, Side, play
 from tacit.simulate.conformance.peer.script import PeerVerdict
@@ -143,7 +144,8 @@ class InferenceBench:
                 await asyncio.Event().wait()
             with contextlib.suppress(InferenceError, LocalProtocolError):
                 images = IMAGES[: self.images]
-                async with open_session(found, request_for(images, 2)) as asked:
+                request = InferenceRequest(images=len(images), batch=2, channels=1, side=images.shape[-1])
+                async with open_session(found, request) as asked:
                     async for _ in asked.answers(images):
                         pass
             left.pop()
