@@ -84,36 +84,6 @@ def test_one_step_of_sgd_follows_the_gradient(small_model: nn.Module) -> None:
     assert (np.abs(layout.flatten(small_model) - expected) <= 4 * EPSILON * (np.abs(before) + np.abs(step))).all()
 
 
-def test_sgd_with_momentum_steps_against_what_is_left_of_earlier_steps(small_model: nn.Module) -> None:
-    """Two epochs over one image, against v = m v + g from the gradients of both models."""
-    x, y = images(1)
-    layout = Layout.of(small_model)
-    before = layout.flatten(small_model)
-    first, _ = gradient(small_model, x, y, batch_size=1, device=CPU)
-    layout.load_into(small_model, before - np.float32(0.5) * first)
-    second, _ = gradient(small_model, x, y, batch_size=1, device=CPU)
-    expected = before - np.float32(0.5) * first - np.float32(0.5) * (np.float32(0.75) * first + second)
-    layout.load_into(small_model, before)
-    settings = TrainingConfiguration(epochs=2, optimizer="sgd", learning_rate=0.5, weight_decay=0.0, momentum=0.75)
-    train(small_model, x, y, settings, seed=0, device=CPU)
-    # The same gradients, then at most eight roundings of terms no larger than these.
-    bound = 8 * EPSILON * (np.abs(before) + 2 * np.abs(first) + np.abs(second))
-    assert (np.abs(layout.flatten(small_model) - expected) <= bound).all()
-
-
-def test_one_step_of_adamw_follows_the_sign_of_the_gradient(small_model: nn.Module) -> None:
-    x, y = images(1)
-    layout = Layout.of(small_model)
-    before = layout.flatten(small_model).astype(np.float64)
-    step = gradient(small_model, x, y, batch_size=1, device=CPU)[0].astype(np.float64)
-    configuration = TrainingConfiguration(epochs=1, optimizer="adamw", learning_rate=0.5, weight_decay=0.25)
-    train(small_model, x, y, configuration, seed=0, device=CPU)
-    # Loshchilov and Hutter 2019, Algorithm 2 with t = 1: both moments equal the gradient after bias correction.
-    expected = before * (1 - 0.5 * 0.25) - 0.5 * step / (np.abs(step) + 1e-8)
-    # A handful of float32 roundings of numbers no larger than |w| and the learning rate.
-    assert (np.abs(layout.flatten(small_model) - expected) <= 16 * EPSILON * (np.abs(before) + 0.5)).all()
-
-
 def test_every_image_is_seen_once_in_an_epoch() -> None:
     seen: list[int] = []
 

@@ -27,7 +27,7 @@ from tacit.parties.adaptation.model_owner import Openings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import RoundsTask, SharesSum
 from tacit.parties.inference.conversation import Conversation, Courier, InferenceError, ended
-from tacit.parties.inference.private_model import PrivateModel, prepared_model
+from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.session.events import SessionEnded, TrainingFailed
 
 with pytest.MonkeyPatch.context() as patch:
@@ -374,29 +374,6 @@ async def test_fewer_images_than_a_batch_are_refused_before_anything_is_said(
         few = Owned(owned["alice"].images[:3], owned["alice"].labels[:3])
         with pytest.raises(ValueError, match="alice has 3 images, and a batch takes 4"):
             found.learns("alice", few)
-
-
-@pytest.mark.end_to_end
-async def test_a_model_that_is_replaced_in_the_middle_ends_every_session(
-    tmp_path: Path,
-    one_block: Transformer,
-    private: PrivateModel,
-    learning: PublicLearning,
-    owned: dict[str, Owned],
-) -> None:
-    other = prepared_model(one_block.friendly, one_block.images, margin=MARGIN)
-    assert other.commitment != private.commitment
-    async with adapting(tmp_path, private, learning) as found:
-        await found.dealer()
-        party = await found.model_owner()
-        for name, own in owned.items():
-            found.learns(name, own)
-        await found.house.waits("alice", BatchEnded, round=1, number=1)
-        party.model = other
-        told = await found.house.waits("alice", TrainingFailed)
-        assert "the model has been replaced since it was agreed on" in told.detail
-        for name in OWNERS:
-            await found.house.tasks.pop(name)
 
 
 async def test_a_dealer_that_sums_other_words_is_refused(
