@@ -57,21 +57,15 @@ _Number = Annotated[int, Meta(ge=0, le=2**31)]
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     opened: _Number = 0
-    """How many sums were told."""
     current: _Number = 0
-    """The round of the last of them."""
     survivors: tuple[str, ...] = ()
-    """Whose shares its sum is of."""
     owners: frozenset[str] = frozenset()
-    """Who learns, or was told a sum."""
     counts: dict[str, _Number] = {}
-    """How many images they have, as they have stated it."""
     spent: Annotated[float, Meta(ge=0.0)] = 0.0
     """What the sums told cost, by the account of their noise: infinite if one had none."""
     refused: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """The sum of its shares of how many batches were refused, over all rounds told."""
     words: bytes = b""
-    """The sum of the last round, 8 bytes a word."""
 
 
 class Openings:

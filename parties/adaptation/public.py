@@ -40,14 +40,11 @@ class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     scales: StepScales
     adapter: AdapterConfiguration
     classes: Annotated[int, Meta(ge=2, le=1 << 12)]
-    """Of the new head."""
     batch: Annotated[int, Meta(ge=1, le=1 << 10)]
     """Images of every step."""
     batches: Annotated[int, Meta(ge=1, le=1 << 16)]
-    """Steps of a data owner in a round."""
     schedule: Schedule
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-    """Of the first parameters."""
     names: tuple[Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)], ...] = ()
     """Of the classes, in their order; none where both ends know them from elsewhere."""
 

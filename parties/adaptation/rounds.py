@@ -58,7 +58,6 @@ class RoundsTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What all members of a session of sums must know."""
 
     words: Annotated[int, Meta(ge=1, le=_MOST_WORDS)]
-    """Of a share."""
     rounds: Annotated[int, Meta(ge=1, le=100_000)]
     """Of learning; the one after them tells the last sum."""
 

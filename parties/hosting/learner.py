@@ -64,9 +64,7 @@ class _Asking(LearningDataOwner):
 
 class KeptLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     terms: bytes
-    """The digest of the model owner's terms."""
     weights: bytes
-    """The commitment to the model."""
     learning: PublicLearning
 
 

@@ -56,7 +56,6 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 class NormPreScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stream: Positive
-    """Scale of its input."""
     norm: Norm
 
 
@@ -83,7 +82,6 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     std: tuple[Annotated[float, Meta(gt=0.0, le=1.0)], ...]
     """By which they are divided then."""
     white: Annotated[int, Meta(ge=1, le=255)]
-    """The number of a white pixel."""
     interpolation: Interpolation = "bilinear"
     """By which image files are scaled; with `squash` and `crop` as of tacit.models.datasets.samples.Scaling."""
     squash: bool = True

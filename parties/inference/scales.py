@@ -144,9 +144,7 @@ class Scales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     hidden: Positive
     """Of hidden values, cut."""
     hidden_opened: Annotated[int, Meta(ge=COARSE, le=FINEST)]
-    """Their bits then."""
     gelu: Wave | None
-    """None: the quadratic one."""
     hidden_spread: CheckedSum
     """Of the sum of SPREAD over the hidden values of a token; of their squares, where GELU is quadratic."""
     hidden_bits: Annotated[int, Meta(ge=0, le=14)]

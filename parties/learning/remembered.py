@@ -89,9 +89,7 @@ _PLAIN: Final = "plain"
 class Belonging(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     client: str
     run: bytes
-    """Task.run."""
     layout: bytes
-    """The digest of the model's layout."""
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -30,9 +30,7 @@ MODES: Final = ("active", "semi-honest", "none")
 
 class AuditArm(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    """It names a directory too."""
     about: str
-    """The configuration in words."""
     experiment: Experiment
     subtracts: bool = False
     """Whether its server cheats, and leaves clients out of sums (subtraction.py)."""
