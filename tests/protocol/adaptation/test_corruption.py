@@ -3,10 +3,7 @@
 The messages of private inference, between the same owners, are changed in tests/protocol/inference/test_corruption.py.
 """
 
-from dataclasses import replace
 from typing import Any
-
-import msgpack
 
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.adaptation.states import RoundAnswered, RoundAsked, RoundKept, SumTold
@@ -17,20 +14,12 @@ from tacit.simulate.world.adaptation import MemoryAdaptation, round_plan
 from tacit.simulate.world.inference import data_owner_names
 from tacit.simulate.world.world import Parcel
 from tests.cases import cases
+from tests.protocol.corruption import COMMON, Codes, corruptions
 
 FIRST, SECOND = NAMES = data_owner_names(2)
 KINDS = sorted(set(ADAPTATION_MESSAGES) - set(INFERENCE_MESSAGES))
-CODES: dict[tuple[str, str], set[Code | None]] = {
-    ("envelope", "version"): {Code.VERSION},
-    ("envelope", "type"): {Code.MALFORMED, Code.UNEXPECTED, Code.SESSION},
-    ("envelope", "session"): {Code.SESSION},
-    ("envelope", "round"): {Code.SESSION},
-    ("envelope", "sender"): {Code.SENDER},
-    ("envelope", "sequence"): {Code.SEQUENCE},
-    ("envelope", "link"): {Code.SEQUENCE},
-    ("envelope", "received"): {Code.SEQUENCE},
-    ("envelope", "unknown"): {Code.MALFORMED},
-    ("body", "unknown"): {Code.MALFORMED},
+CODES: Codes = {
+    **COMMON,
     ("begin-round", "number"): {Code.SESSION},
     ("begin-round", "based"): {Code.SESSION},
     ("begin-round", "done"): {Code.SESSION},
@@ -52,9 +41,6 @@ CODES: dict[tuple[str, str], set[Code | None]] = {
     ("own-sum", "chunk"): {Code.UNEXPECTED},
     ("sum-lost", "number"): {Code.SESSION},
     ("sum-lost", "detail"): {None},
-    ("payload", "length"): {Code.VECTOR},
-    ("payload", "absence"): {Code.VECTOR},
-    ("payload", "content"): {None},
 }
 """What a change leads to; None: to other words, or another reason, which nobody can notice."""
 
@@ -65,37 +51,6 @@ def world() -> MemoryAdaptation:
 
 
 TRANSCRIPT = tuple(world().run().log)
-
-
-def changed(name: str, value: Any) -> Any:
-    match value:
-        case bool() | None:
-            raise NotImplementedError(name)
-        case int():
-            return value + 1
-        case bytes():
-            return value[:-1] + bytes([value[-1] ^ 1])
-        case list():
-            return [each + 1 if isinstance(each, int) else each for each in value[::-1]] if value else ["x"]
-        case str():
-            return value[:-1] + ("x" if value[-1:] != "x" else "y")
-    raise NotImplementedError(f"no other value of {value!r}")
-
-
-def corruptions(parcel: Parcel) -> list[tuple[str, str, Parcel]]:
-    found = []
-    for place, part in enumerate(("envelope", "body")):
-        plain = msgpack.unpackb(parcel.frames[place])
-        for name, value in [*plain.items(), ("unknown", 0)]:
-            other = "opening" if name == "type" else changed(name, value)
-            frames = list(parcel.frames)
-            frames[place] = msgpack.packb(plain | {name: other}, use_bin_type=True)
-            found.append((part, name, replace(parcel, frames=tuple(frames))))
-    if len(parcel.frames) == 3:
-        payload = bytes(parcel.frames[2])
-        for name, rest in (("content", (changed("", payload),)), ("length", (payload + b"\0",)), ("absence", ())):
-            found.append(("payload", name, replace(parcel, frames=(*parcel.frames[:2], *rest))))
-    return found
 
 
 def known(run: MemoryAdaptation) -> list[Any]:
@@ -114,7 +69,7 @@ def test_every_kind_is_in_the_transcript() -> None:
 @cases("kind", KINDS)
 def test_every_field_of_every_message(kind: str) -> None:
     index = next(index for index, parcel in enumerate(TRANSCRIPT) if parcel.kind == kind)
-    for part, name, corrupted in corruptions(TRANSCRIPT[index]):
+    for part, name, corrupted in corruptions(TRANSCRIPT[index], {}):
         run, seen = world(), 0
 
         def hook(parcel: Parcel, corrupted: Parcel = corrupted) -> list[Parcel]:

@@ -3,10 +3,7 @@
 The table at the top says what a change of a field must lead to; what is not in it must end the session.
 """
 
-from dataclasses import replace
 from typing import Any
-
-import msgpack
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.data_owner import InferenceRequest
@@ -23,6 +20,7 @@ from tacit.protocol.inference.schedule import RANGE
 from tacit.simulate.world.inference import MemoryInference, data_owner_names
 from tacit.simulate.world.world import Parcel
 from tests.cases import cases
+from tests.protocol.corruption import COMMON, Codes, corruptions
 
 (DATA_OWNER,) = data_owner_names(1)
 
@@ -32,17 +30,8 @@ def world() -> MemoryInference:
 
 
 TRANSCRIPT = tuple(world().run().log)
-FIELDS = {
-    ("envelope", "version"): {Code.VERSION},
-    ("envelope", "type"): {Code.MALFORMED, Code.UNEXPECTED, Code.SESSION},
-    ("envelope", "session"): {Code.SESSION},
-    ("envelope", "round"): {Code.SESSION},
-    ("envelope", "sender"): {Code.SENDER},
-    ("envelope", "sequence"): {Code.SEQUENCE},
-    ("envelope", "link"): {Code.SEQUENCE},
-    ("envelope", "received"): {Code.SEQUENCE},
-    ("envelope", "unknown"): {Code.MALFORMED},
-    ("body", "unknown"): {Code.MALFORMED},
+FIELDS: Codes = {
+    **COMMON,
     ("body", "roster"): {Code.ROSTER},
     ("body", "terms"): {Code.POLICY, Code.MALFORMED},
     ("body", "images"): {Code.POLICY},
@@ -57,14 +46,11 @@ FIELDS = {
     ("body", "first"): {Code.SEQUENCE},
     ("body", "count"): {Code.POLICY},
     ("body", "requests"): {Code.POLICY},
-    ("payload", "length"): {Code.VECTOR},
-    ("payload", "absence"): {Code.VECTOR},
-    ("payload", "content"): {None},
 }
 """What a change leads to; None: to another number or another key, which nobody can notice."""
 DEALERS = "dealer-hello", "dealer-welcome", "order-randomness", "randomness", "dealing-over"
 UNREADABLE = "version", "type", "session", "unknown"
-EXCEPTIONS: dict[tuple[str, str], set[Code | None]] = {
+EXCEPTIONS: Codes = {
     # More images than there are: the model owner would compute more.
     ("agree-terms", "images"): {None},
     # No hello, and of no session.
@@ -83,41 +69,6 @@ TYPES = {"inference-hello": "dealer-hello", "opening": "randomness"}
 """What a type is changed into: one of the same form where there is one."""
 
 
-def changed(value: Any) -> Any:
-    match value:
-        case int():
-            return value + 1
-        case bytes():
-            return value[:-1] + bytes([value[-1] ^ 1]) if value else b"\0"
-        case dict():
-            return {name: changed(each) for name, each in value.items()}
-        case str():
-            return value[:-1] + ("x" if value[-1:] != "x" else "y")
-    raise NotImplementedError(f"no other value of {value!r}")
-
-
-def corruptions(parcel: Parcel) -> list[tuple[str, str, Parcel]]:
-    found = []
-    for place, part in enumerate(("envelope", "body")):
-        plain = msgpack.unpackb(parcel.frames[place])
-        for name, value in [*plain.items(), ("unknown", 0)]:
-            other = changed(value)
-            if name == "type":
-                other = TYPES.get(value, "opening")
-            frames = list(parcel.frames)
-            frames[place] = msgpack.packb(plain | {name: other}, use_bin_type=True)
-            found.append((part, name, replace(parcel, frames=tuple(frames))))
-    if len(parcel.frames) == 3:
-        payload = bytes(parcel.frames[2])
-        for name, frames in (
-            ("content", (*parcel.frames[:2], changed(payload))),
-            ("length", (*parcel.frames[:2], payload + b"\0")),
-            ("absence", parcel.frames[:2]),
-        ):
-            found.append(("payload", name, replace(parcel, frames=frames)))
-    return found
-
-
 def known(run: MemoryInference) -> list[tuple[str, Any]]:
     """What the parties were told that depends on the content of messages."""
     kinds = (MaskedLayer, MaterialArrived, Opened, MaterialKey, KeysDealt)
@@ -132,7 +83,7 @@ def test_every_field_of_every_message(kind: str) -> None:
     for index, original in enumerate(TRANSCRIPT):
         if original.packet.envelope.type != kind:
             continue
-        for part, name, corrupted in corruptions(original):
+        for part, name, corrupted in corruptions(original, TYPES):
             run, seen = world(), 0
 
             def hook(parcel: Parcel, index: int = index, corrupted: Parcel = corrupted) -> list[Parcel]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.parties.inference.model import integer_model
 from tacit.parties.inference.operations import DATA, MODEL
-from tacit.parties.inference.stages import PassStage, input_share
 from tacit.protocol.inference.schedule import PLACE, STREAM
 from tacit.simulate.insecure.revealed_outputs import (
     Revealed,
@@ -27,9 +23,11 @@ from tacit.simulate.insecure.revealed_outputs import (
 )
 
 with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parents[2] / "parties" / "adaptation")
     patch.syspath_prepend(Path(__file__).parents[2] / "parties" / "inference")
     from conftest import NOISE, Transformer, transformer
     from in_memory import Pair, shares
+    from whole import WholePass
 
 BLOCKS = 4
 BLOCK_ERROR = 1e-3
@@ -44,40 +42,13 @@ def model() -> Transformer:
     return transformer(sizes, classes=3, images=NOISE, std=0.4)
 
 
-class Both:
-    def __init__(self) -> None:
-        found = model()
-        self.pair = Pair()
-        weights = integer_model(found.friendly, found.public, found.fitted.balances)
-        both = {name: self.pair.fixed(weight) for name, weight in weights.items()}
-        self._layers = [{name: pair[rank] for name, pair in both.items()} for rank in (MODEL, DATA)]
-        self._numbers = {name: number for number, name in enumerate(both)}
-
-    def begun(self, pixels: torch.Tensor) -> list[Any]:
-        """What they carry at the beginning, with the numbers of images in the place of labels."""
-        labels, public = torch.arange(len(pixels)), model().public
-        return [
-            Revealed(input_share(public, len(pixels), None), labels=torch.zeros_like(labels)),
-            Revealed(input_share(public, len(pixels), pixels), labels=labels),
-        ]
-
-    def play(self, stages: Sequence[PassStage], carried: list[Any]) -> list[Any]:
-        """What they carry at the end; each asks for what it says, beforehand, that it will."""
-        for stage in stages:
-            before, images = len(self.pair.requests), len(carried[DATA].labels)
-            runs = [
-                stage.prepared(party, images, own) for party, own in zip(self.pair.parties, self._layers, strict=True)
-            ]
-            assert tuple(self.pair.requests[before:]) == stage.requests(images, self._numbers)
-            carried = self.pair.run(*(run(part) for run, part in zip(runs, carried, strict=True)))
-        return carried
-
-
 class TellingPass:
     def __init__(self, images: int, told: tuple[bool, ...]) -> None:
-        both, public, self.pixels = Both(), model().public, model().images[:images]
-        self.carried = both.play(revealed_stages(public, told), both.begun(self.pixels))
-        self.pair, self.batch = both.pair, revealed_batch(self.carried[DATA], public, told)
+        public, self.pixels = model().public, model().images[:images]
+        whole, labels = WholePass(model(), self.pixels), torch.arange(images)
+        begun = [Revealed(share, labels=given) for share, given in zip(whole.begun, (0 * labels, labels), strict=True)]
+        *_, self.carried = whole.run(revealed_stages(public, told), begun)
+        self.pair, self.batch = whole.pair, revealed_batch(self.carried[DATA], public, told)
 
     @property
     def outside(self) -> int:
