@@ -48,7 +48,7 @@ class Usage(bytes, Enum):
     INITIAL_MODEL = b"tacit/1 initial model"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Mask:
     """One mask of a vector, to be added (sign +1) or subtracted (sign -1). ValueError unless the seed has 32 bytes."""
 
@@ -65,7 +65,7 @@ class Mask:
 def keystream(seed: bytes, usage: Usage, length: int) -> bytes:
     """The first `length` bytes of the stream of a 32-byte `seed`; ValueError for a seed of another length."""
     _check_seed(seed)
-    return _encryptor(seed, usage, first_block=0).update(bytes(length))
+    return _encryptor(seed, usage, _counter(0)).update(bytes(length))
 
 
 @work(WorkKind.MASKING)
@@ -99,9 +99,9 @@ def apply_masks(words: Words, masks: Sequence[Mask], ring: Ring, *, start: int =
 
 def _prepared(masks: Sequence[Mask], first_block: int) -> list[tuple[CipherContext, np.ufunc]]:
     """For each mask its cipher, from this cipher block on, and how its words are added."""
+    counter = _counter(first_block)
     return [
-        (_encryptor(mask.seed, mask.usage, first_block=first_block), np.add if mask.sign == 1 else np.subtract)
-        for mask in masks
+        (_encryptor(mask.seed, mask.usage, counter), np.add if mask.sign == 1 else np.subtract) for mask in masks
     ]
 
 
@@ -119,9 +119,12 @@ def _take_steps(words: Words, steps: Sequence[tuple[CipherContext, np.ufunc]], r
         ring.reduce_into(block)
 
 
-def _encryptor(seed: bytes, usage: Usage, *, first_block: int) -> CipherContext:
-    key = hmac.digest(seed, usage.value + b"\x01", "sha256")
-    return Cipher(AES256(key), CTR(first_block.to_bytes(_CIPHER_BLOCK, "big"))).encryptor()
+def _counter(first_block: int) -> CTR:
+    return CTR(first_block.to_bytes(_CIPHER_BLOCK, "big"))
+
+
+def _encryptor(seed: bytes, usage: Usage, counter: CTR) -> CipherContext:
+    return Cipher(AES256(hmac.digest(seed, usage + b"\x01", "sha256")), counter).encryptor()
 
 
 def _check_seed(seed: bytes) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class Ring:
         if not 8 <= self.bits <= 64:
             raise ValueError(f"a ring has 8 to 64 bits, not {self.bits}")
 
-    @property
+    @cached_property
     def word(self) -> np.dtype[Any]:
         """Smallest unsigned little-endian dtype that holds an element."""
         return np.dtype(next(f"<u{size}" for size in (1, 2, 4, 8) if 8 * size >= self.bits))

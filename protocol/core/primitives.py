@@ -7,14 +7,13 @@ interpreter lock, which pyca keeps, and takes half of OpenSSL's time for a signa
 from __future__ import annotations
 
 import hashlib
+import hmac
 import struct
 from collections.abc import Sequence
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from nacl.bindings import crypto_scalarmult, crypto_scalarmult_base
 from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey as Ed25519Key
@@ -53,7 +52,8 @@ def digest(label: Label, *parts: bytes | bytearray | memoryview) -> bytes:
 @work(WorkKind.KEY_AGREEMENT)
 def derive(secret: bytes, label: Label, *, salt: bytes, info: bytes = b"") -> bytes:
     """HKDF-SHA256: 32 bytes from a secret; the label opens the info string."""
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=framed(label, info)).derive(secret)
+    # One block of output is one call for each of the two steps: a third of the time of a general implementation.
+    return hmac.digest(hmac.digest(salt, secret, "sha256"), framed(label, info) + b"\x01", "sha256")
 
 
 PRIME_25519: Final = 2**255 - 19
