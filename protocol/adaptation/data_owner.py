@@ -7,8 +7,9 @@ next one the data owner says how many batches are behind it, and goes on behind 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, Final
+
+from msgspec.structs import replace
 
 from tacit.protocol.adaptation.kept import NOTHING, KeptRecord
 from tacit.protocol.adaptation.messages import (

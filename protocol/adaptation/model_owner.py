@@ -4,8 +4,9 @@ of its sessions (sums.py)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, Final
+
+from msgspec.structs import replace
 
 from tacit.protocol.adaptation.data_owner import WORD_BYTES, LearningSession, adaptation_terms, check_chosen
 from tacit.protocol.adaptation.kept import KeptRecord

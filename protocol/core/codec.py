@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -45,29 +45,24 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How many of the receiver's messages the sender has received."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Packet:
     """A received message whose envelope is read and whose body is not."""
 
     envelope: Envelope
     body: Frame = field(repr=False)
     payload: Frame | None = field(repr=False)
-    kinds: Kinds = field(repr=False)
+    kind: type[Message] = field(repr=False)
     size: int = 0
+    """Bytes of all its frames."""
+    _message: Message | None = field(default=None, init=False, repr=False)
 
-    @property
-    def kind(self) -> type[Message]:
-        """The message type; `decode` has made sure that it exists."""
-        return self.kinds[self.envelope.type]
-
+    @work(WorkKind.SERIALISATION)
     def parse(self) -> Message:
         """The body as a message, read once; refuses anything but its canonical encoding."""
+        if self._message is None:
+            self._message = decode_structure(self.body, self.kind, limit=BODY_LIMIT)
         return self._message
-
-    @cached_property
-    @work(WorkKind.SERIALISATION)
-    def _message(self) -> Message:
-        return decode_structure(self.body, self.kind, limit=BODY_LIMIT)
 
 
 def encode_structure(value: msgspec.Struct) -> bytes:
@@ -83,23 +78,25 @@ def decode_structure(data: Frame, kind: type[T], *, limit: int, read: Reader | N
     read: makes the values of types that msgspec does not know, from what msgpack holds.
     """
     structure: Any = kind
-    name, most = kind.__name__, min(limit, longest_encoding(structure))
-    if len(data) > most:
-        raise RemoteProtocolError(Code.MALFORMED, f"{name} has {len(data)} bytes; at most {most} are accepted")
+    decoder, longest = _decoder(structure, read)
+    if len(data) > limit or len(data) > longest:
+        most = min(limit, longest)
+        raise RemoteProtocolError(Code.MALFORMED, f"{kind.__name__} has {len(data)} bytes; at most {most} are accepted")
     try:
-        value: T = _decoder(structure, read).decode(data)
+        value: T = decoder.decode(data)
         canonical = encode_structure(value)  # type: ignore[arg-type]
     except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         reason = next(iter(str(error)[:DETAIL_LIMIT].splitlines()), type(error).__name__)
-        raise RemoteProtocolError(Code.MALFORMED, f"{name} is malformed: {reason}") from None
+        raise RemoteProtocolError(Code.MALFORMED, f"{kind.__name__} is malformed: {reason}") from None
     if canonical != data:
-        raise RemoteProtocolError(Code.MALFORMED, f"{name} is not in its canonical encoding")
+        raise RemoteProtocolError(Code.MALFORMED, f"{kind.__name__} is not in its canonical encoding")
     return value
 
 
 @cache
-def _decoder(kind: type[Any], read: Reader | None) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind, dec_hook=read)
+def _decoder(kind: Any, read: Reader | None) -> tuple[msgspec.msgpack.Decoder[Any], float]:
+    """The decoder of a structure, and the bytes of its longest encoding."""
+    return msgspec.msgpack.Decoder(kind, dec_hook=read), longest_encoding(kind)
 
 
 @cache
@@ -179,7 +176,7 @@ def decode(frames: Sequence[Frame], kinds: Kinds) -> Packet:
         _check_version(_loose_version(frames[0]), kinds)  # Another version may have another envelope.
         raise
     _check_version(envelope.version, kinds)
-    kind = kinds.get(envelope.type)
+    kind = kinds.types.get(envelope.type)
     if kind is None:
         raise RemoteProtocolError(Code.MALFORMED, f"unknown message type {envelope.type!r}")
     payload = frames[2] if len(frames) == 3 else None
@@ -189,7 +186,7 @@ def decode(frames: Sequence[Frame], kinds: Kinds) -> Packet:
         raise RemoteProtocolError(
             Code.MALFORMED, f"a raw frame of {len(payload)} bytes; at most {CHUNK_BYTES} are accepted"
         )
-    return Packet(envelope, frames[1], payload, kinds, sum(len(frame) for frame in frames))
+    return Packet(envelope, frames[1], payload, kind, sum(map(len, frames)))
 
 
 def _check_version(version: int | None, kinds: Kinds) -> None:

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from tacit.protocol.core.codec import Envelope, Frame, Packet, decode, encode, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
@@ -44,12 +43,17 @@ NO_SESSION = bytes(32)
 """What a client's Hello bears: it cannot know the session yet."""
 
 
-@dataclass(frozen=True)
-class _Said:
+class _Said(Struct, frozen=True):
+    """A message that may have to be said again."""
+
     envelope: Envelope
-    rest: tuple[Frame, ...] = field(repr=False)
+    rest: tuple[Frame, ...]
+    """The frames after the envelope."""
     phase: str
     size: int
+
+    def __repr__(self) -> str:
+        return f"_Said(envelope={self.envelope!r})"
 
 
 class Link:
@@ -214,7 +218,9 @@ class Link:
         again = []
         for said in self._kept:
             envelope = structs.replace(said.envelope, link=self._agreed, received=self._received)
-            again.append(self._counted(envelope, [encode_structure(envelope), *said.rest], said.phase))
+            frames = [encode_structure(envelope), *said.rest]
+            self.traffic.sent[envelope.round, said.phase] += sum(map(len, frames))
+            again.append(Transmit(self.peer, frames, said.phase))
         return again
 
     def _resume(self, sequence: int) -> Transmit:
@@ -229,16 +235,13 @@ class Link:
 
     def _written(self, message: Message, envelope: Envelope, payload: Frame | None, *, keep: bool = True) -> Transmit:
         frames, phase = encode(message, envelope, payload), _phase(type(message), envelope.round)
+        size = sum(map(len, frames))
         if keep and self._resumes:
-            size = sum(len(frame) for frame in frames)
             self._kept.append(_Said(envelope, tuple(frames[1:]), phase, size))
             self._kept_bytes += size
             while len(self._kept) > MOST_KEPT or self._kept_bytes > MOST_KEPT_BYTES:
                 self._let_go()
-        return self._counted(envelope, frames, phase)
-
-    def _counted(self, envelope: Envelope, frames: list[Frame], phase: str) -> Transmit:
-        self.traffic.sent[envelope.round, phase] += sum(len(frame) for frame in frames)
+        self.traffic.sent[envelope.round, phase] += size
         return Transmit(self.peer, frames, phase)
 
     def _count(self, packet: Packet) -> None:

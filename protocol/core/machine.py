@@ -18,9 +18,11 @@ as a state is entered that does not contain it. Machines do no I/O; `now` (secon
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from tacit.protocol.core.codec import Envelope, Frame, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
@@ -30,8 +32,17 @@ Entropy = Callable[[int], bytes]
 """Given n, draws n fresh random bytes: the operating system's, except in vectors and in-memory tests."""
 
 
+class State(Enum):
+    """Base of the states of a machine. Each protocol declares its own."""
+
+    # Members are single. Enum hashes their names, in Python, with every look into a table.
+    __hash__ = object.__hash__
+
+
 class Input(Enum):
     """Base of the causes of a transition that are no message. Each protocol declares its own."""
+
+    __hash__ = object.__hash__
 
 
 class Trigger(Input):
@@ -53,8 +64,7 @@ class Result(Output):
     """What a machine has come to: to the machine around it the cause of a transition."""
 
 
-@dataclass(frozen=True)
-class Send(Output):
+class Send(Output, Struct, frozen=True):
     """Say this to that member."""
 
     to: str
@@ -65,14 +75,16 @@ class Send(Output):
 MessageT = TypeVar("MessageT", bound=Message)
 
 
-@dataclass(frozen=True)
-class Heard(Generic[MessageT]):
+class Heard(Struct, Generic[MessageT], frozen=True):
     """A message that came, as a handler gets it. sender: whom the link authenticated."""
 
     sender: str
     envelope: Envelope
     message: MessageT
-    payload: Frame | None = field(default=None, repr=False)
+    payload: Frame | None = None
+
+    def __repr__(self) -> str:
+        return f"Heard(sender={self.sender!r}, envelope={self.envelope!r}, message={self.message!r})"
 
 
 StateT = TypeVar("StateT", bound=Enum)
@@ -80,8 +92,7 @@ DataT = TypeVar("DataT")
 MachineT = TypeVar("MachineT", bound="Machine[Any]")
 
 
-@dataclass(frozen=True)
-class Step(Generic[StateT]):
+class Step(Struct, Generic[StateT], frozen=True):
     """What a handler decided: the next state, what to say, and how to store what was learnt."""
 
     state: StateT
@@ -296,21 +307,23 @@ class Machine(Generic[StateT]):
         outputs: list[Output] = []
         for output in (*step.outputs, *(step.commit() or ())):
             outputs += self.pass_on(self, output) if isinstance(output, Send) else (output,)
-        for output in outputs:
-            if not isinstance(output, self.outputs):
-                raise LocalProtocolError(f"{type(self).__name__} gives no {type(output).__name__}")
+        for kind in set(map(type, outputs)):
+            if not issubclass(kind, self.outputs):
+                raise LocalProtocolError(f"{type(self).__name__} gives no {kind.__name__}")
         if (self.state, Trigger.COMPLETE) in self.table and self.complete():
             outputs += self.trigger(Trigger.COMPLETE, now)
         return outputs
 
 
-@dataclass(frozen=True)
-class Transmit(Output):
+class Transmit(Output, Struct, frozen=True):
     """Put these frames onto the link to that party."""
 
     to: str
-    frames: list[Frame] = field(repr=False)
+    frames: list[Frame]
     phase: str
+
+    def __repr__(self) -> str:
+        return f"Transmit(to={self.to!r}, phase={self.phase!r})"
 
 
 @dataclass(frozen=True)

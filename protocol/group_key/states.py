@@ -6,10 +6,9 @@ keeper.py), which hands its messages on. The tables stand below the machines.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
-from tacit.protocol.core.machine import Input
+from tacit.protocol.core.machine import Input, State
 from tacit.protocol.core.messages import Chunk, Fetch
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.group_key.messages import (
@@ -57,7 +56,7 @@ class KeyTrigger(Input):
     DISTRIBUTE = "distribute the last model"
 
 
-class MemberState(Enum):
+class MemberState(State):
     """What a member awaits."""
 
     READY = "ready to start"
@@ -68,7 +67,7 @@ class MemberState(Enum):
     ABORTED = "aborted"
 
 
-class RelayState(Enum):
+class RelayState(State):
     """What the relay collects."""
 
     KEY_COMMIT = "KEY_COMMIT"
@@ -79,7 +78,7 @@ class RelayState(Enum):
     ABORTED = "ABORTED"
 
 
-class HolderState(Enum):
+class HolderState(State):
     """Whether a client has a key, and what it does with it."""
 
     NO_KEY = "no key"
@@ -91,7 +90,7 @@ class HolderState(Enum):
     FETCHING_LAST = "fetch the last model"
 
 
-class KeeperState(Enum):
+class KeeperState(State):
     """What the server does about the key of the clients."""
 
     IDLE = "nothing to do"

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from hmac import compare_digest
 from typing import ClassVar, Final
 
+from msgspec import structs
+
 from tacit.protocol.core.codec import Packet, decode_structure
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import Link
@@ -218,7 +220,7 @@ class InferenceDataOwner(InferenceSession):
         def commit() -> None:
             self._spent = spent
 
-        return replace(self._begun(Charged(self.peer, spent)), commit=commit)
+        return structs.replace(self._begun(Charged(self.peer, spent)), commit=commit)
 
     def _count_of(self, number: int) -> int:
         return 1

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from tacit.protocol.core.codec import Frame, encode_structure
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import Link
@@ -165,7 +167,7 @@ class InferenceModelOwner(InferenceSession):
         return Step(InferenceState.REVEALING, (self._revealed(heard),), data=self.at(Audit))
 
     def on_reveal(self, keys: Sequence[bytes], now: float) -> Step[InferenceState]:
-        return replace(self._reveals(keys, InferenceState.PREPARING), data=None)
+        return structs.replace(self._reveals(keys, InferenceState.PREPARING), data=None)
 
     def on_begin(self, weights: bytes, at: float, now: float) -> Step[InferenceState]:
         if self.unaudited:
@@ -187,7 +189,7 @@ class InferenceModelOwner(InferenceSession):
             self._spent, self.charged = spent, True
 
         started = self._send(PassStarted(weights=weights))
-        return replace(self._begun(Charged(self.peer, spent), started), commit=commit)
+        return structs.replace(self._begun(Charged(self.peer, spent), started), commit=commit)
 
     def _count_of(self, number: int) -> int:
         return self.agreed.images_of(number)

@@ -16,8 +16,9 @@ that both have: so neither can take the other's next message for one that is out
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError

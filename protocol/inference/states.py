@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Final
 
-from tacit.protocol.core.machine import IGNORE, Input, Row, Trigger
+from tacit.protocol.core.machine import IGNORE, Input, Row, State, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.primitives import Label
 
@@ -38,7 +38,7 @@ class InferenceTrigger(Input):
     DELIVER = "deliver correlated randomness"
 
 
-class InferenceState(Enum):
+class InferenceState(State):
     """Where an owner stands towards the other."""
 
     READY = "ready to start"
@@ -65,7 +65,7 @@ class InferenceState(Enum):
     ABORTED = "aborted"
 
 
-class MaterialState(Enum):
+class MaterialState(State):
     """Where an owner stands towards the dealer."""
 
     READY = "ready to start"
@@ -75,7 +75,7 @@ class MaterialState(Enum):
     ABORTED = "aborted"
 
 
-class DealerState(Enum):
+class DealerState(State):
     """Where the dealer stands towards both owners of a session."""
 
     AWAIT_OWNERS = "await both owners"

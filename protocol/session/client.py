@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy.typing as npt
+from msgspec import structs
 
 from tacit.protocol.core.blob import IncomingBlob
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
@@ -153,7 +154,7 @@ class TrainingClient(
             self._model, self.sum = held, begun
             return [*self.relay(begun, begun.start(now), now), *fetching.outputs]
 
-        return replace(fetching, outputs=(Journal(entry),), commit=enter)
+        return structs.replace(fetching, outputs=(Journal(entry),), commit=enter)
 
     def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[TrainingState]:
         part = self.at(_Round)
@@ -169,13 +170,13 @@ class TrainingClient(
             def keep() -> None:
                 self._model = incoming.announced, data
 
-            return replace(self._fetched(replace(rest, data=data), self.round, now), commit=keep)
+            return structs.replace(self._fetched(replace(rest, data=data), self.round, now), commit=keep)
         following = self._fetched(rest, self.round, now)
 
         def commit() -> None:
             self._fixed = incoming.announced.digest
 
-        return replace(following, outputs=(FixedPart(data), *following.outputs), commit=commit)
+        return structs.replace(following, outputs=(FixedPart(data), *following.outputs), commit=commit)
 
     def on_contribute(self, vector: npt.NDArray[Any], now: float) -> Step[TrainingState]:
         part, current = self.at(_Round), self.sum
@@ -224,7 +225,7 @@ class TrainingClient(
             self._link.round = error.round
             return [self._link.transmit(abort)]
 
-        return replace(over, outputs=over.outputs + never_begun, commit=commit)
+        return structs.replace(over, outputs=over.outputs + never_begun, commit=commit)
 
     def _cohort_of(self, bitmap: bytes) -> tuple[str, ...]:
         """The clients in a bitmap; refuses a cohort without this one, with a part of a group, or below its policy."""

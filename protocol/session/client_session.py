@@ -13,8 +13,9 @@ one after it. While a client waits for a group it is in no sum, and has nothing 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from tacit.protocol.core.codec import Frame, Packet, decode, decode_structure
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from math import inf
 from statistics import median
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from tacit.protocol.core.blob import OutgoingBlob
 from tacit.protocol.core.codec import Frame, Packet

@@ -6,10 +6,9 @@ The messages of a secure sum go to a machine inside (sum/client.py, sum/server.p
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
-from tacit.protocol.core.machine import Input
+from tacit.protocol.core.machine import Input, State
 from tacit.protocol.core.messages import Chunk, Resume
 from tacit.protocol.group_key.states import TO_HOLDER
 from tacit.protocol.session.messages import Finish, NewRoster, Welcome
@@ -57,7 +56,7 @@ class SessionTrigger(Input):
     CHANGE_ROSTER = "go on with another roster"
 
 
-class TrainingState(Enum):
+class TrainingState(State):
     """What the client does or awaits."""
 
     OFFLINE = "offline"
@@ -69,7 +68,7 @@ class TrainingState(Enum):
     ENDED = "ended"
 
 
-class SessionState(Enum):
+class SessionState(State):
     """What the server does."""
 
     GATHERING = "gather the clients"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Final
 
-from tacit.protocol.core.machine import Input
+from tacit.protocol.core.machine import Input, State
 from tacit.protocol.core.messages import SESSION, TRAIN
 from tacit.protocol.core.primitives import Label
 
@@ -57,7 +57,7 @@ class SumTrigger(Input):
     CONTRIBUTE = "contribute"
 
 
-class ClientState(Enum):
+class ClientState(State):
     """What the client awaits."""
 
     READY = "ready to start"
@@ -70,7 +70,7 @@ class ClientState(Enum):
     ABORTED = "aborted"
 
 
-class ServerState(Enum):
+class ServerState(State):
     """What the server collects."""
 
     ADVERTISE_KEYS = Phase.ADVERTISE_KEYS.value

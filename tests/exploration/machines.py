@@ -21,7 +21,6 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import IGNORE, Machine, Output, Send, Trigger
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.group_key.agreement import Transcript
-from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.states import VERSION
 from tacit.protocol.sum.vector_sum import VectorSum
 from tests.exploration.symbols import SymbolicEntropy
@@ -151,7 +150,7 @@ class PostOffice:
                 version=VERSION, type=message.TYPE, session=self._session, round=0, sender="", sequence=0
             )
             self._numbers[key] = len(self.letters)
-            packet = Packet(envelope, encode_structure(message), key[1], MESSAGES)
+            packet = Packet(envelope, encode_structure(message), key[1], type(message))
             self.letters.append(Letter(len(self.letters), message, packet))
         return self._numbers[key]
 

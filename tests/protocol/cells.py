@@ -102,4 +102,4 @@ def garbage(agreement: Any, kind: str, sender: str) -> Packet:
     """Return a message of this type whose body is no message; the agreement on a group key is of no round."""
     session, round = agreement.session, getattr(agreement, "round", 0)
     envelope = Envelope(version=VERSION, type=kind, session=session, round=round, sender=sender, sequence=0)
-    return Packet(envelope, b"\xc1", None, MESSAGES)
+    return Packet(envelope, b"\xc1", None, MESSAGES[kind])

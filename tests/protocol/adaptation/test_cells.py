@@ -105,7 +105,7 @@ def sender_to(role: str) -> str:
 
 def garbage(kind: str, sender: str) -> Packet:
     envelope = Envelope(version=ADAPTATION_VERSION, type=kind, session=bytes(32), round=0, sender=sender, sequence=0)
-    return Packet(envelope, b"\xc1", None, ADAPTATION_MESSAGES)
+    return Packet(envelope, b"\xc1", None, ADAPTATION_MESSAGES[kind])
 
 
 def sums_of(run: MemoryAdaptation) -> dict[str, Any]:

@@ -46,7 +46,7 @@ FILLERS = {
 
 def packet(kind: type[Message], body: bytes) -> Packet:
     envelope: Any = type("AnyEnvelope", (), {"type": kind.TYPE})()
-    return Packet(envelope, memoryview(body), None, {kind.TYPE: kind})
+    return Packet(envelope, memoryview(body), None, kind)
 
 
 def parsed(kind: type[Message], body: bytes) -> Message | RemoteProtocolError:

@@ -144,7 +144,7 @@ def holds_secrets(machine: Machine[Any]) -> bool:
 
 def garbage(kind: str, sender: str) -> Packet:
     envelope = Envelope(version=INFERENCE_VERSION, type=kind, session=bytes(32), round=0, sender=sender, sequence=0)
-    return Packet(envelope, b"\xc1", None, INFERENCE_MESSAGES)
+    return Packet(envelope, b"\xc1", None, INFERENCE_MESSAGES[kind])
 
 
 @cases(("role", "state"), CELLS)
