@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, islice
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -42,13 +42,26 @@ class RosterLabel:
 
 def encode_members(members: Iterable[int], size: int) -> bytes:
     """The bitmap, ceil(size/8) bytes, of member positions within 0..size-1 (IndexError outside)."""
-    bits = np.zeros(size, np.uint8)
-    chosen = np.fromiter(members, np.int64)
-    if chosen.size:
-        if chosen.min() < 0:
+    return encode_each((tuple(members),), size)[0]
+
+
+def encode_each(sets: Iterable[Sequence[int]], size: int) -> list[bytes]:
+    """The bitmap of each of these sets."""
+    bitmaps: list[bytes] = []
+    remaining = iter(sets)
+    # A few at a time: unpacked, those of a large cohort take a hundred megabytes.
+    while some := list(islice(remaining, _SETS_AT_ONCE)):
+        rows = np.repeat(np.arange(len(some)), [len(members) for members in some])
+        chosen = np.fromiter(chain.from_iterable(some), np.int64)
+        if chosen.size and chosen.min() < 0:
             raise IndexError(f"member {chosen.min()} is negative")
-        bits[chosen] = 1
-    return np.packbits(bits, bitorder="little").tobytes()
+        bits = np.zeros((len(some), size), np.uint8)
+        bits[rows, chosen] = 1
+        bitmaps += map(bytes, np.packbits(bits, axis=1, bitorder="little"))
+    return bitmaps
+
+
+_SETS_AT_ONCE: Final = 256
 
 
 class Members:

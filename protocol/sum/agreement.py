@@ -99,6 +99,10 @@ class Agreement:
         return len(self.cohort)
 
     @property
+    def signature_bytes(self) -> int:
+        return SIGNATURE_BYTES if self.active else 0
+
+    @property
     def statement_bytes(self) -> int:
         return STATEMENT_BYTES if self.spending else 0
 
@@ -165,7 +169,7 @@ class Agreement:
 
     def split_signatures(self, signatures: bytes, members: Collection[int]) -> dict[int, bytes]:
         """One for each of these members, unchecked; of no bytes in semi-honest mode. Refuses any other length."""
-        return split_records(signatures, SIGNATURE_BYTES if self.active else 0, members, Code.SIGNATURE)
+        return split_records(signatures, self.signature_bytes, members, Code.SIGNATURE)
 
     @property
     def most_complaints(self) -> int:
@@ -179,12 +183,12 @@ class Agreement:
         holders = self.parameters.neighbours + (not self.regular)
         return max(0, 2 * threshold - holders - 1) if self.active else threshold - 1
 
-    @property
+    @cached_property
     def chunk_words(self) -> int:
         """Words in every chunk of the vector but the last."""
         return words_of_a_chunk(self.ring)
 
-    @property
+    @cached_property
     def chunks(self) -> int:
         """Chunks of the vector; at least one."""
         return max(1, -(-self.length // self.chunk_words))
@@ -239,7 +243,8 @@ class Neighbourhood:
 
     def known(self, member: int) -> tuple[int, ...]:
         """Everybody whose keys the member needs, itself included."""
-        return tuple(sorted({member, *self.holders, *self.owners, *self.peers}))
+        # Whoever holds its shares, or whose shares it holds, is a peer; it may hold its own.
+        return tuple(sorted((member, *self.peers)))
 
 
 class Graph:
@@ -400,13 +405,13 @@ def check_advert(agreement: Agreement, member: int, message: AdvertiseKeys) -> t
 
 def record_bytes(agreement: Agreement) -> int:
     choices = 2 * agreement.parameters.neighbours if agreement.regular and agreement.active else 0
-    return 2 * KEY_BYTES + choices + agreement.statement_bytes + (SIGNATURE_BYTES if agreement.active else 0)
+    return 2 * KEY_BYTES + choices + agreement.statement_bytes + agreement.signature_bytes
 
 
 def split_adverts(agreement: Agreement, records: bytes, members: tuple[int, ...]) -> dict[int, Advert]:
     """The adverts of these members, unchecked; refuses any other length."""
     size = record_bytes(agreement)
-    spent_end = size - (SIGNATURE_BYTES if agreement.active else 0)
+    spent_end = size - agreement.signature_bytes
     choices_end = spent_end - agreement.statement_bytes
     return {
         member: Advert(

@@ -7,8 +7,9 @@ accused answers it with the shares that it committed to, or is out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import IGNORE, Handler, Heard, Output, Row, Step, Table, Trigger
@@ -17,6 +18,7 @@ from tacit.protocol.core.primitives import SIGNATURE_BYTES, AgreementKey
 from tacit.protocol.core.roster import (
     check_records,
     decode_members,
+    encode_each,
     encode_members,
     records_by_receiver,
     split_records,
@@ -77,6 +79,12 @@ class AggregationServer(Attendance):
         self._adverts_digest = b""
         self._sharing = b""
         self._neighbourhoods: dict[int, Neighbourhood] = {}
+        self._holders: dict[int, bytes] = {}
+        """The bitmap of every member's holders."""
+        self._owners: dict[int, tuple[int, ...]] = {}
+        """Whose shares every sharer holds."""
+        self._owned: dict[int, bytes] = {}
+        """The bitmap of these owners."""
         self._seed_commitments: dict[int, bytes] = {}
         self._packets: dict[int, bytes] = {}
         """By owner, those of its holders in rising order, as it sent them."""
@@ -121,35 +129,38 @@ class AggregationServer(Attendance):
         neighbourhoods = Graph(agreement, adverts.keys(), digest, choices).each(advertised)
         everybody = encode_members(advertised, agreement.size)
         records = {member: advert.record for member, advert in adverts.items()}
-
-        def peer_keys(member: int) -> PeerKeys:
-            known = neighbourhoods[member].known(member)
-            return PeerKeys(
+        known = [neighbourhoods[member].known(member) for member in advertised]
+        messages = {
+            member: PeerKeys(
                 advertised=everybody,
                 digest=digest,
-                included=encode_members(known, agreement.size),
-                adverts=b"".join([records[other] for other in known]),
+                included=included,
+                adverts=b"".join([records[other] for other in others]),
             )
+            for member, others, included in zip(advertised, known, encode_each(known, agreement.size), strict=True)
+        }
+        holders = encode_each([neighbourhoods[member].holders for member in advertised], agreement.size)
 
         def commit() -> None:
             self._adverts_digest, self._neighbourhoods = digest, neighbourhoods
+            self._holders = dict(zip(advertised, holders, strict=True))
             self._begin_phase(advertised, now)
 
         stated = ((agreement.cohort[member], advert.spent) for member, advert in adverts.items())
-        return self._next(
-            ServerState.SHARE_KEYS, {member: peer_keys(member) for member in advertised}, commit, *seen_in(stated)
-        )
+        return self._next(ServerState.SHARE_KEYS, messages, commit, *seen_in(stated))
 
     def on_share_keys(self, heard: Heard[ShareKeys], now: float) -> Step[ServerState]:
         message = heard.message
         agreement = self.agreement
         member = agreement.places[heard.sender]
         holders = self._neighbourhoods[member].holders
-        if decode_members(message.holders, agreement.size) != holders:
+        if message.holders != self._holders[member]:
+            decode_members(message.holders, agreement.size)
             raise RemoteProtocolError(Code.MEMBERS, "it shared its secrets with other holders than its own")
         check_records(message.packets, packet_bytes(agreement), holders)
-        signatures = agreement.split_signatures(message.signatures, holders)
+        check_records(message.signatures, agreement.signature_bytes, holders, Code.SIGNATURE)
         if agreement.active:
+            signatures = agreement.split_signatures(message.signatures, holders)
             digest, packets = self._adverts_digest, split_records(message.packets, packet_bytes(agreement), holders)
             signed = [
                 (member, signatures[h], packet_signed(agreement, digest, owner=member, holder=h, packet=packet))
@@ -171,32 +182,37 @@ class AggregationServer(Attendance):
         everybody = encode_members(sharers, agreement.size)
         sharing = agreement.sharing_digest(self._adverts_digest, everybody)
         packets = {owner: self._packets[owner] for owner in sharers}
-        holders = {owner: self._neighbourhoods[owner].holders for owner in sharers}
+        around = self._neighbourhoods
+        owners = {member: tuple(filter(packets.__contains__, around[member].owners)) for member in sharers}
+        owned = dict(zip(sharers, encode_each(owners.values(), agreement.size), strict=True))
+        holders = {owner: around[owner].holders for owner in sharers}
         packets_of, signatures_of = records_by_receiver(packets, holders, packet_bytes(agreement)), dict[int, bytes]()
         if agreement.active:
             signatures = {owner: self._packet_signatures[owner] for owner in sharers}
             signatures_of = records_by_receiver(signatures, holders, SIGNATURE_BYTES)
 
-        def peer_shares(member: int) -> PeerShares:
-            return PeerShares(
+        messages = {
+            member: PeerShares(
                 sharers=everybody,
-                owners=encode_members([o for o in self._neighbourhoods[member].owners if o in packets], agreement.size),
+                owners=bitmap,
                 packets=packets_of.get(member, b""),
                 signatures=signatures_of.get(member, b""),
             )
+            for member, bitmap in owned.items()
+        }
 
         def commit() -> list[Output]:
-            self._sharing, self._packets = sharing, packets
+            self._sharing, self._packets, self._owners, self._owned = sharing, packets, owners, owned
             self._begin_phase(sharers, now)
             return self._requests(self._vectors.invite(now))
 
-        return self._next(ServerState.MASKED_INPUT, {member: peer_shares(member) for member in sharers}, commit)
+        return self._next(ServerState.MASKED_INPUT, messages, commit)
 
     def on_masked_input(self, heard: Heard[MaskedInput], now: float) -> Step[ServerState]:
         agreement = self.agreement
         member = agreement.places[heard.sender]
         owners = decode_members(heard.message.complaints, agreement.size)
-        if owners and not set(owners) <= set(self._owners(member)) - {member}:
+        if owners and not set(owners) <= set(self._owners[member]) - {member}:
             raise RemoteProtocolError(Code.MEMBERS, "it complains about shares that it was not given")
         complaints = agreement.split_signatures(heard.message.signatures, owners)
         for owner, signature in complaints.items():
@@ -208,6 +224,8 @@ class AggregationServer(Attendance):
             self._complaints[member] = complaints
 
         taken = self._take_vector(heard, now, store, *reports)
+        if not owners:
+            return taken
         # More than may lie: that is proof.
         before = {owner: sum(owner in others for others in self._complaints.values()) for owner in owners}
         detail = f"more than {agreement.most_complaints} holders say that its shares are not those it committed to"
@@ -299,8 +317,7 @@ class AggregationServer(Attendance):
         if agreement.active:
             messages: dict[int, Message] = {member: Survivors(survivors=bitmap) for member in present}
             return self._next(ServerState.CONSISTENCY_CHECK, messages, commit, *reports)
-        requests = {member: self._unmask_request(member, bitmap) for member in present}
-        return self._next(ServerState.UNMASK, requests, commit, *reports)
+        return self._next(ServerState.UNMASK, self._unmask_requests(present, bitmap), commit, *reports)
 
     def on_confirm_survivors(self, heard: Heard[ConfirmSurvivors], now: float) -> Step[ServerState]:
         member = self.agreement.places[heard.sender]
@@ -320,28 +337,36 @@ class AggregationServer(Attendance):
         def commit() -> None:
             self._begin_phase(present, now)
 
-        requests = {member: self._unmask_request(member, self._survivors_bitmap) for member in present}
-        return self._next(ServerState.UNMASK, requests, commit)
+        return self._next(ServerState.UNMASK, self._unmask_requests(present, self._survivors_bitmap), commit)
 
-    def _unmask_request(self, member: int, survivors: bytes) -> UnmaskRequest:
+    def _unmask_requests(self, members: tuple[int, ...], survivors: bytes) -> dict[int, UnmaskRequest]:
         # The threshold is what the client asks for; more signatures only cost it time. Semi-honest clients get none.
-        agreement, holders = self.agreement, self._neighbourhoods[member].holders
-        signers = [holder for holder in holders if holder in self._signatures][: agreement.parameters.threshold]
-        answers = self._answers.get(member, {})
-        return UnmaskRequest(
-            survivors=survivors,
-            signers=encode_members(signers, agreement.size),
-            signatures=b"".join(self._signatures[signer] for signer in signers),
-            answered=encode_members(answers, agreement.size),
-            answers=b"".join(both for _, both in sorted(answers.items())),
-        )
+        agreement, around, signatures = self.agreement, self._neighbourhoods, self._signatures
+        holders = [around[member].holders if signatures else () for member in members]
+        signers = [tuple(filter(signatures.__contains__, of))[: agreement.parameters.threshold] for of in holders]
+        answers = [self._answers.get(member, {}) for member in members]
+        bitmaps = zip(*(encode_each(sets, agreement.size) for sets in (signers, map(tuple, answers))), strict=True)
+        return {
+            member: UnmaskRequest(
+                survivors=survivors,
+                signers=signed,
+                signatures=b"".join([signatures[signer] for signer in chosen]),
+                answered=answered,
+                answers=b"".join(both for _, both in sorted(given.items())),
+            )
+            for member, chosen, given, (signed, answered) in zip(members, signers, answers, bitmaps, strict=True)
+        }
 
     def on_unmask_shares(self, heard: Heard[UnmaskShares], now: float) -> Step[ServerState]:
         message = heard.message
         agreement = self.agreement
         holder = agreement.places[heard.sender]
-        owners = tuple(owner for owner in self._owners(holder) if owner not in self._complaints[holder])
-        if decode_members(message.owners, agreement.size) != owners:
+        owners, bitmap = self._owners[holder], self._owned[holder]
+        if complaints := self._complaints[holder]:
+            owners = tuple(owner for owner in owners if owner not in complaints)
+            bitmap = encode_members(owners, agreement.size)
+        if message.owners != bitmap:
+            decode_members(message.owners, agreement.size)
             raise RemoteProtocolError(Code.SHARES, "it returned shares of other owners than those it holds")
         check_records(message.shares, SHARE_BYTES, owners)
 
@@ -427,9 +452,6 @@ class AggregationServer(Attendance):
         place = self._neighbourhoods[owner].holders.index(holder)
         size = packet_bytes(self.agreement)
         return self._packets[owner][place * size : (place + 1) * size]
-
-    def _owners(self, holder: int) -> tuple[int, ...]:
-        return tuple(owner for owner in self._neighbourhoods[holder].owners if owner in self._packets)
 
 
 def _server_table(*, active: bool) -> Table[ServerState]:
