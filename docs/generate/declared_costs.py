@@ -128,7 +128,8 @@ def _delays() -> list[str]:
         "in advance, as many as upload at a time; where more are ready at once, each few of them take a round trip.",
         "What that costs: a client that is lost in its training has shared its secrets, so that the server takes",
         "one mask off for each neighbour of it that is left, D words each, and its holders open one share more.",
-        "The server holds at most 2 * 4 + 1 vectors, with groups 4 * 4 + 1, whatever the number of clients.",
+        "Where all train equally long the server holds 4 + 1 vectors, where some take longer at most 2 * 4 + 1, with",
+        "groups 4 * 4 + 1, whatever the number of clients.",
     ]
 
 

@@ -1,8 +1,9 @@
 """The running sum of the vectors on the server.
 
 A vector that fits one chunk is added at once. Longer ones are fetched chunk by chunk, from at most UPLOADS clients at a
-time, and added when whole: a client that vanishes in the middle leaves no trace. While there is room, clients whose
-vector is not ready are invited, at most UPLOADS of them: the last vectors, which the sum waits for, then come at once.
+time, and added when whole: a client that vanishes in the middle leaves no trace. While there is room, for those who
+upload and for these together, clients whose vector is not ready are invited: the last vectors, which the sum waits for,
+then come at once.
 
 Members of a group are in the sum all or none, so their vectors are added apart until the last has come. Long ones are
 fetched group by group, so that memory is bounded by 4 UPLOADS + 1 vectors, whatever the number of clients (without
@@ -183,7 +184,9 @@ class VectorSum:
     def _admit(self, now: float) -> list[tuple[int, int]]:
         """Fill the room for uploads: with those who wait, else with invitations."""
         agreement, asked = self._agreement, []
-        while len(self._uploads) < UPLOADS and (self._queue or (self._last and len(self._invited) < UPLOADS)):
+        # Who is invited uploads as soon as it is ready, and needs room then.
+        invited = self._invited
+        while (self._queue or self._last) and len(self._uploads) + (0 if self._queue else len(invited)) < UPLOADS:
             if self._queue:
                 member = self._queue.popleft()
                 self._upload(member, now)
@@ -191,7 +194,7 @@ class VectorSum:
                 member = self._last.popleft()
                 if member in self.ready or member in self._left_out:
                     continue
-                self._invited.add(member)
+                invited.add(member)
                 self._queue.extend(other for other in agreement.group_of[member] if other != member)
             asked.append(member)
         return [(member, chunk) for member in asked for chunk in requests_after(0, agreement.chunks)]

@@ -326,7 +326,7 @@ class AggregationServer:
             if self.queue:
                 asked.append(self.queue.pop(0))
                 self.expect_chunks(asked[-1], now)
-            elif self.last and len(self.invited) < UPLOADS:
+            elif self.last and len(self.uploading) + len(self.invited) < UPLOADS:
                 member = self.last.pop(0)
                 if member not in self.complaints and member not in self.left_out:
                     asked.append(member)
