@@ -17,7 +17,7 @@ as a state is entered that does not contain it. Machines do no I/O; `now` (secon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -58,6 +58,13 @@ class Trigger(Input):
 
 class Output:
     """Base of what a machine tells those around it. Every role says which outputs it gives."""
+
+
+def consumed(outputs: list[Output]) -> Iterator[Output]:
+    """Take them from the list, one by one: messages to a thousand members are not kept beside their frames."""
+    outputs.reverse()
+    while outputs:
+        yield outputs.pop()
 
 
 class Result(Output):
@@ -242,9 +249,9 @@ class Machine(Generic[StateT]):
             raise LocalProtocolError(f"{type(self).__name__} cannot {named} in state {self.state.name}")
         return self._take(self._handle(cell, *arguments, now), now)
 
-    def relay(self, part: Machine[Any], outputs: Iterable[Output], now: float) -> list[Output]:
+    def relay(self, part: Machine[Any], outputs: list[Output], now: float) -> list[Output]:
         said: list[Output] = []
-        for output in outputs:
+        for output in consumed(outputs):
             if isinstance(output, Send):
                 said += self.pass_on(part, output)
             elif isinstance(output, Result):

@@ -30,7 +30,7 @@ from tacit.parties.session.shell import Stopwatch
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Output, Send
+from tacit.protocol.core.machine import Output, Send, consumed
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.messages import MESSAGES
@@ -136,7 +136,7 @@ class TimedServer:
         phase = Phase(self.machine.state.value)
         began = time.perf_counter()
         answers = []
-        for output in act():
+        for output in consumed(act()):
             if isinstance(output, Send):
                 frames = self._links[output.to].frames(output.message, round=1, payload=output.payload)
                 answers.append((output.to, frames))
