@@ -122,7 +122,7 @@ def _delays() -> list[str]:
         "|---|---|---|---|",
         "| the slowest client trains longest by itself, however many there are | 8 | 6 | 4 |",
         "| 8 clients train equally long | 10 | 8 | 6 |",
-        "| 30 clients train equally long | 20 | 18 | 16 |",
+        "| 30 clients train equally long | 22 | 20 | 18 |",
         "",
         "Keys and shares go while clients train. Of those who still train the server asks a few for their vectors",
         "in advance, as many as upload at a time; where more are ready at once, each few of them take a round trip.",

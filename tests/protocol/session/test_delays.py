@@ -67,7 +67,7 @@ def test_beyond_the_slowest_training(clients: int, mode: str, expected: int) -> 
 
 
 @cases(("mode", "less"), [("active", 0), ("semi-honest", 2), ("none", 4)])
-@cases(("clients", "expected"), [(3, 8), (8, 10), (30, 20)])
+@cases(("clients", "expected"), [(3, 8), (8, 10), (30, 22)])
 def test_where_all_have_trained_at_the_same_time(clients: int, expected: int, mode: str, less: int) -> None:
     """Some are invited and the others wait for their turn, which takes a round trip for every few of them."""
     assert delays(clients, mode=mode, together=True) == expected - less

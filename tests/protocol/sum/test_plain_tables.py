@@ -194,7 +194,9 @@ def test_every_message_to_the_server(state: str, heard: str, kind: str, summed: 
         assert (server.waiting, server.deadline, server.ignored - before[2]) == (*before[:2], ignored)
     else:
         code = Code.UNEXPECTED if verdict is None else Code.MALFORMED
-        dropped, told = outputs
+        dropped, told, *invited = outputs
+        # Its room is for the last of the five.
+        assert [output.to for output in invited if isinstance(output, Send)] == ["c4"] * len(invited)
         assert isinstance(dropped, ClientDropped)
         assert (dropped.member, dropped.code) == ("c0", code.name)
         assert isinstance(told, Send)
