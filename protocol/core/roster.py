@@ -134,10 +134,11 @@ def records_by_receiver(
     """The records that each receiver gets, of rising senders; `records`, of rising senders, are for their receivers."""
     to = np.fromiter(chain.from_iterable(receivers[sender] for sender in records), np.int64)
     order = np.argsort(to, kind="stable")
-    rows = np.frombuffer(b"".join(records.values()), f"V{size}")[order].tobytes()
+    rows = np.frombuffer(b"".join(records.values()), f"V{size}")
     known, first = np.unique(to[order], return_index=True)
-    bounds = [*(first * size).tolist(), len(rows)]
-    return {member: rows[bounds[at] : bounds[at + 1]] for at, member in enumerate(known.tolist())}
+    bounds = [*first.tolist(), len(order)]
+    # One receiver at a time: all records of a large cohort are a hundred megabytes, and would be there twice more.
+    return {member: rows[order[bounds[at] : bounds[at + 1]]].tobytes() for at, member in enumerate(known.tolist())}
 
 
 Role = Literal["server", "client", "dealer"]
