@@ -1,9 +1,11 @@
 """docs/costs.md: what a secure sum costs, measured against N and D, beside the formula of the protocol.
 
-`python -m docs.generate.costs DIRECTORY` measures (minutes) and writes the page, its plot, and the raw results.
+`python -m docs.generate.costs DIRECTORY` measures (minutes) and writes the page, its plot, and the raw results; with
+`sums` behind it, only secure sums, and leaves the sections from "A whole run" on as they are.
 The formula counts only what grows: with k neighbours, a client makes 2k key agreements and expands k + 1 masks of D
 words; the server expands one mask per survivor and one per neighbour of every dropped client. Its constants, the time
-of a key agreement and of a byte of a mask, are measured on the same machine.
+of a key agreement and of a byte of a mask, are measured on the same machine. Its bytes are those of vectors and of
+records for each neighbour.
 """
 
 from __future__ import annotations
@@ -30,23 +32,29 @@ from matplotlib.ticker import StrMethodFormatter
 
 from docs.generate import adaptation_costs, declared_costs
 from tacit.parties.runs.results import Column, Table, decimals, markdown, plain, thousands
-from tacit.protocol.core.primitives import AgreementKey
+from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey
 from tacit.protocol.sum.configuration import share
+from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.states import Phase
 from tacit.secagg.graph import regular_parameters
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.ring import Ring
+from tacit.secagg.shamir import SHARE_BYTES
 from tacit.simulate.bench.results import AdaptationBenchmarkResult, SumBenchmarkResult
-from tacit.simulate.bench.secagg import SumBenchmark, draw_span, measure
+from tacit.simulate.bench.secagg import SEQUENTIAL_CLIENTS, SumBenchmark, draw_span, measure
 from tacit.simulate.report.figures import COLOURS, style
 
 DIMENSION: Final = 100_000
-CLIENTS: Final = (10, 30, 100, 300, 1000)
+CLIENTS: Final = (10, 30, 100, 300, 1000, 3000, 10_000)
 DIMENSIONS: Final = (10_000, 100_000, 1_000_000)
 CLIENTS_FOR_DIMENSIONS: Final = 30
 FRACTION: Final = 0.05
 MILLION: Final = 1_000_000
 SIXTEEN: Final = 16
+
+
+REST: Final = "\n## A whole run\n"
+"""Begins the part of the page that has nothing of secure sums."""
 
 
 def measure_all(progress: Callable[[str], object]) -> list[SumBenchmarkResult]:
@@ -150,25 +158,41 @@ def _mask_bytes(row: SumBenchmarkResult, masks: int) -> int:
     return masks * row.dimension * word_bytes
 
 
+def formula_bytes(row: SumBenchmarkResult) -> tuple[float, float]:
+    """Bytes that a client, and that the server sends and receives, by the formula."""
+    vector = row.dimension * (row.ring_bits // 8)
+    client = vector + row.neighbours * (2 * KEY_BYTES + 2 * PACKET_BYTES + SHARE_BYTES)
+    return client, row.clients * client
+
+
 def draw(rows: Sequence[SumBenchmarkResult], constants: Constants) -> Figure:
-    """Two log-log plots: against N, and against D."""
-    figure = Figure(figsize=(9, 3.6))
-    axes = figure.subplots(1, 2)
+    """Three log-log plots: time and bytes against N, and time against D."""
+    figure = Figure(figsize=(13.5, 3.6), layout="constrained")
+    axes = figure.subplots(1, 3)
     by_clients = [row for row in rows if row.dimension == DIMENSION]
     by_dimension = sorted((row for row in rows if row.clients == CLIENTS_FOR_DIMENSIONS), key=lambda row: row.dimension)
-    for axis, chosen, places, label in (
-        (axes[0], by_clients, [row.clients for row in by_clients], f"clients N (D = {DIMENSION:,})"),
-        (axes[1], by_dimension, [row.dimension for row in by_dimension], f"entries D (N = {CLIENTS_FOR_DIMENSIONS})"),
-    ):
-        expected = [formula(row, constants) for row in chosen]
-        for party, marker, phase, measured, computed in (
-            ("client", "o", Phase.TRAIN, [row.client_total_ms for row in chosen], [client for client, _ in expected]),
-            ("server", "s", Phase.UNMASK, [row.server_total_ms for row in chosen], [server for _, server in expected]),
-        ):
-            axis.loglog(places, measured, f"{marker}-", color=COLOURS[phase], label=f"{party}, measured")
-            axis.loglog(places, computed, "--", color=COLOURS[phase], label=f"{party}, formula")
-        axis.set_xlabel(label)
-        axis.set_ylabel("time (ms)")
+    clients, entries = f"clients N (D = {DIMENSION:,})", f"entries D (N = {CLIENTS_FOR_DIMENSIONS})"
+
+    def times(row: SumBenchmarkResult) -> tuple[float, float]:
+        return row.client_total_ms, row.server_total_ms
+
+    def moved(row: SumBenchmarkResult) -> tuple[float, float]:
+        client = (row.bytes_up_per_client + row.bytes_down_per_client) / 1e6
+        return client, row.clients * client
+
+    for axis, chosen, place, measured, computed, labels in (
+        (axes[0], by_clients, "clients", times, lambda row: formula(row, constants), (clients, "time (ms)")),
+        (axes[1], by_clients, "clients", moved, lambda row: [1e-6 * each for each in formula_bytes(row)],
+         (clients, "sent and received (MB)")),
+        (axes[2], by_dimension, "dimension", times, lambda row: formula(row, constants), (entries, "time (ms)")),
+    ):  # fmt: skip
+        places = [getattr(row, place) for row in chosen]
+        for party, marker, phase in ((0, "o", Phase.TRAIN), (1, "s", Phase.UNMASK)):
+            for line, of, word in ((f"{marker}-", measured, "measured"), ("--", computed, "formula")):
+                label = f"{('client', 'server')[party]}, {word}"
+                axis.loglog(places, [of(row)[party] for row in chosen], line, color=COLOURS[phase], label=label)
+        axis.set_xlabel(labels[0])
+        axis.set_ylabel(labels[1])
         axis.grid(visible=True, which="major")
         for one in (axis.xaxis, axis.yaxis):
             one.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
@@ -180,10 +204,12 @@ def write_page(
     directory: Path,
     rows: Sequence[SumBenchmarkResult],
     constants: Constants,
-    summary: dict[str, Any],
-    adaptation: AdaptationBenchmarkResult,
+    rest: Sequence[str] | None = None,
 ) -> None:
-    """Write the page, its plot, and the raw results."""
+    """Write the page, its plot, and the raw results. rest: the lines from `REST` on; None: those that are there."""
+    page = directory / "costs.md"
+    if rest is None:
+        rest = ["".join(page.read_text(encoding="utf-8").partition(REST)[1:]).removesuffix("\n")]
     with style():
         draw(rows, constants).savefig(directory / "images" / "costs.svg", metadata={"Date": None})
     (directory / "costs.json").write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
@@ -193,9 +219,10 @@ def write_page(
         f"Measured on {datetime.now(UTC):%Y-%m-%d} with `make bench` on {os.cpu_count()} cores, {platform.machine()},",
         f"Python {platform.python_version()}: semi-honest mode, {FRACTION:.0%} corrupt, {FRACTION:.0%} dropped after",
         "SHARE_KEYS, 16-bit values. Client times are medians of one client's work in all phases; nothing is shared",
-        "between parties. The complete graph serves below 20 clients, the regular one from there on.",
+        f"between parties. Beyond {SEQUENTIAL_CLIENTS:,} clients, where several work at once, times are of the",
+        "processor, all cores together. The complete graph serves below 20 clients, the regular one from there on.",
         "",
-        "![Time of a client and of the server against N and D, log-log](images/costs.svg)",
+        "![Time and bytes of a client and of the server against N, and time against D, log-log](images/costs.svg)",
         "",
         *markdown(_sums(rows, constants)),
         "",
@@ -212,11 +239,9 @@ def write_page(
         *declared_costs.ratios(),
         *_sixteen_cores(rows, constants),
         *_million(constants),
-        *_run(summary),
-        *declared_costs.section(),
-        *adaptation_costs.section(adaptation),
+        *rest,
     ]
-    (directory / "costs.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _sums(rows: Sequence[SumBenchmarkResult], constants: Constants) -> Table:
@@ -343,4 +368,8 @@ def _run(summary: dict[str, Any]) -> list[str]:
 
 if __name__ == "__main__":
     measured = measure_all(lambda text: sys.stderr.write(f"{text}\n"))
-    write_page(Path(sys.argv[1]), measured, constants(), measure_run(), measure_batches())
+    if "sums" in sys.argv:
+        write_page(Path(sys.argv[1]), measured, constants())
+    else:
+        rest = [*_run(measure_run()), *declared_costs.section(), *adaptation_costs.section(measure_batches())]
+        write_page(Path(sys.argv[1]), measured, constants(), rest)

@@ -44,6 +44,7 @@ from tacit.simulate.federation.memory import status_bytes
 
 SERVER: Final = "server"
 Frames = list[Frame]
+Clock = Callable[[], float]
 Progress = Callable[[str], object]
 """Receives the progress of a benchmark, in words."""
 
@@ -62,7 +63,10 @@ def vector(ring: Ring, length: int, number: int) -> Words:
 class TimedClient:
     """A client, timed by phase."""
 
-    def __init__(self, agreement: Agreement, number: int, signing: SigningKey, words: Words) -> None:
+    def __init__(
+        self, agreement: Agreement, number: int, signing: SigningKey, words: Words, clock: Clock = time.perf_counter
+    ) -> None:
+        self._clock = clock
         self.seconds: dict[Phase, float] = defaultdict(float)
         self.masks = 0
         self._name = agreement.cohort[number]
@@ -77,18 +81,18 @@ class TimedClient:
 
     def start(self) -> list[Frames]:
         """Its advert. Its vector is there already."""
-        began = time.perf_counter()
+        began = self._clock()
         frames = self._frames(self._machine.start(0.0))
         self._machine.contribute(self._vector, 0.0)
-        self.seconds[Phase.ADVERTISE_KEYS] += time.perf_counter() - began
+        self.seconds[Phase.ADVERTISE_KEYS] += self._clock() - began
         return frames
 
     def receive(self, frames: Frames) -> list[Frames]:
         """Its answer to a message of the server."""
-        began = time.perf_counter()
+        began = self._clock()
         packet = self._link.packet(frames)
         answer = self._frames(self._machine.receive(SERVER, packet, 0.0))
-        self.seconds[Phase(packet.kind.PHASE)] += time.perf_counter() - began
+        self.seconds[Phase(packet.kind.PHASE)] += self._clock() - began
         self.masks = max(self.masks, self._machine.masks)
         return answer
 
@@ -105,7 +109,8 @@ class TimedClient:
 class TimedServer:
     """The server, timed by state."""
 
-    def __init__(self, agreement: Agreement) -> None:
+    def __init__(self, agreement: Agreement, clock: Clock = time.perf_counter) -> None:
+        self._clock = clock
         self.seconds: dict[Phase, float] = defaultdict(float)
         self.traffic = Traffic()
         self.sent: Counter[str] = Counter()
@@ -134,7 +139,7 @@ class TimedServer:
 
     def _timed(self, act: Callable[[], list[Output]]) -> list[tuple[str, Frames]]:
         phase = Phase(self.machine.state.value)
-        began = time.perf_counter()
+        began = self._clock()
         answers = []
         for output in consumed(act()):
             if isinstance(output, Send):
@@ -144,7 +149,7 @@ class TimedServer:
                 self.summed = output
             elif isinstance(output, ServerAborted):
                 raise BenchmarkError(f"the server aborted: {output.detail}")
-        self.seconds[phase] += time.perf_counter() - began
+        self.seconds[phase] += self._clock() - began
         for name, frames in answers:
             self.sent[name] += sum(len(frame) for frame in frames)
         return answers
@@ -281,12 +286,12 @@ class HostMetrics:
 class ClientHost:
     """Some members of the cohort, elsewhere; ends with its `with` block. secrets: signing secrets by member."""
 
-    def __init__(self, agreement: Agreement, secrets: Mapping[int, bytes], *, profile: bool) -> None:
+    def __init__(self, agreement: Agreement, secrets: Mapping[int, bytes], clock: Clock, *, profile: bool) -> None:
         self.members = tuple(secrets)
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve_host, args=(theirs, agreement, dict(secrets), profile), daemon=True
+            target=_serve_host, args=(theirs, agreement, dict(secrets), clock, profile), daemon=True
         )
 
     def __enter__(self) -> ClientHost:
@@ -356,12 +361,14 @@ def exchange(
             progress(phase)
 
 
-def _serve_host(pipe: Connection, agreement: Agreement, secrets: dict[int, bytes], profile: bool) -> None:
+def _serve_host(pipe: Connection, agreement: Agreement, secrets: dict[int, bytes], clock: Clock, profile: bool) -> None:
     # A real client is alone: it does not pay for a collector that walks over thousands of others.
     gc.disable()
     peak = Peak()
     clients = {
-        member: TimedClient(agreement, member, SigningKey(secret), vector(agreement.ring, agreement.length, member))
+        member: TimedClient(
+            agreement, member, SigningKey(secret), vector(agreement.ring, agreement.length, member), clock
+        )
         for member, secret in secrets.items()
     }
     stopwatch = Stopwatch()

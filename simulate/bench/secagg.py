@@ -90,7 +90,8 @@ NEIGHBOUR_BYTES: Final = 1_200
 """Kept by a client and the server for each of its neighbours, beside a copy of the neighbour's advert on either side:
 measured in active mode, 1,100 to 1,300 with 52 to 178 neighbours."""
 SEQUENTIAL_CLIENTS: Final = 1_000
-"""Up to here one party works at a time, so that its time is its own; beyond, every core does, to be done sooner."""
+"""Up to here one party works at a time, so that its time is its own; beyond, every core does, and times are of the
+processor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,15 +155,16 @@ def measure(setting: SumBenchmark, progress: Progress, *, profile: bool) -> SumB
     """
     secrets = {number: os.urandom(32) for number in range(setting.clients)}
     agreement = setting.agreement(tuple(SigningKey(secret).public for secret in secrets.values()))
-    server = TimedServer(agreement)
     staying = setting.clients - int(setting.dropout * setting.clients)
     dropping = set(agreement.cohort[staying:])
     _check_memory(agreement)
     progress(f"preparing {setting.clients} clients")
     cores = (os.cpu_count() or 1) if setting.clients > SEQUENTIAL_CLIENTS else 1
+    clock = time.process_time if cores > 1 else time.perf_counter
+    server = TimedServer(agreement, clock)
     with ExitStack() as stack:
         hosts = [
-            stack.enter_context(ClientHost(agreement, {n: secrets[n] for n in members}, profile=profile))
+            stack.enter_context(ClientHost(agreement, {n: secrets[n] for n in members}, clock, profile=profile))
             for members in (range(1), *(range(1 + core, setting.clients, cores) for core in range(cores)))
         ]
         # The server does not pay for a collector that walks over what else this command has loaded.
