@@ -76,6 +76,8 @@ def open_many_files() -> None:
 
 
 _RUN = re.compile(r"(?P<number>[0-9]{4,})-.*")
+SHARED_STATUS_SECONDS: Final = 10.0
+"""How often a party writes its status where a thousand may share the folder, and a disk."""
 
 
 class PartyFolder:
@@ -90,6 +92,8 @@ class PartyFolder:
         self._own = own = path / "state" / party if party else path
         self.status = path / "status" / f"{party}.json" if party else path / "status.json"
         self.plain_model = path / "plain-model.safetensors"
+        self.status_seconds = SHARED_STATUS_SECONDS if party else 0.0
+        """As of StatusFile."""
         self.salt = own / "salt"
         self.ledger = own / "ledger.json"
         self.adapters = own / "adapters.safetensors"
@@ -305,10 +309,11 @@ class StatusError(Exception):
 
 
 class StatusFile:
-    """Keeps status.json up to date. What cannot be written is left: nobody depends on it."""
+    """Keeps status.json up to date, by one event in `seconds`. What cannot be written is left: nobody depends on it."""
 
-    def __init__(self, path: Path, status: Status) -> None:
+    def __init__(self, path: Path, status: Status, *, seconds: float = 0.0) -> None:
         self._path = path
+        self._seconds, self._due = seconds, 0.0
         self._state = RunState(server=status.name if status.role in ("server", "dealer") else None)
         self.status = status
         self.write()
@@ -319,7 +324,9 @@ class StatusFile:
         self._state.forget()
         if not isinstance(event, HeartbeatSent | TrafficCounted | WorkMeasured):
             self._describe(event, line)
-            self.write()
+            if (now := time.monotonic()) >= self._due:
+                self._due = now + self._seconds
+                self.write()
         return line
 
     def _describe(self, event: Event, line: Line) -> None:
@@ -498,7 +505,7 @@ def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Tel
     party.folder.make()
     with party.folder.held(), logging_to(party.folder.log(party.name), file.log) as log:
         party.folder.keep_roster(party.roster)
-        state, turn = StatusFile(party.folder.status, status), threading.Lock()
+        state, turn = StatusFile(party.folder.status, status, seconds=party.folder.status_seconds), threading.Lock()
 
         def tell(event: Event) -> None:
             if not event.time:
@@ -519,3 +526,5 @@ def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Tel
             else:
                 log.info("stopped by its owner")
             raise
+        finally:
+            state.write()

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
@@ -80,7 +81,10 @@ class Key:
 
 def keys(root: type[msgspec.Struct]) -> Iterator[Key]:
     """All keys of a struct type in their order, the keys of a section after the section."""
-    yield from _keys(msgspec.inspect.type_info(root), "")
+    yield from _keys(_type_info(root), "")
+
+
+_type_info = cache(msgspec.inspect.type_info)
 
 
 def holds(root: msgspec.Struct, key: Key) -> bool:

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Collection
+from functools import cache
 from operator import attrgetter
 from typing import Final
 
@@ -60,6 +61,7 @@ def commented_toml(value: msgspec.Struct, kind: type[msgspec.Struct], *, only: C
     return "\n".join([*lines, ""])
 
 
+@cache
 def _comment(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
 

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Final, NamedTuple
@@ -270,7 +271,15 @@ _LISTED_ELSEWHERE: Final = (ClientDropped, HandshakeRefused, RoundEnded, RosterU
 
 def parse_event(text: str) -> Event:
     """Read an event that another process of this machine has sent. msgspec.MsgspecError for another text."""
-    return event_decoder().decode(text)
+    try:
+        return _known_events().decode(text)
+    except msgspec.ValidationError:
+        # Of a kind that was declared since.
+        _known_events.cache_clear()
+        return _known_events().decode(text)
+
+
+_known_events = cache(event_decoder)
 
 
 @dataclass

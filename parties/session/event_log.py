@@ -150,14 +150,14 @@ def read(path: Path, on_foreign: Callable[[int, str], object] | None = None) -> 
     Without this, EventLogError names file and line; it is raised, too, when the file cannot be read, or another version
     wrote it.
     """
-    party = None
+    party, decoder = None, event_decoder()
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     return
                 try:
-                    event = event_decoder().decode(line)
+                    event = decoder.decode(line)
                     if party not in (None, event.party):
                         raise msgspec.ValidationError(f"an event of {event.party!r} in the log of {party!r}")
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:

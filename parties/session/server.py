@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from msgspec import structs
 
@@ -87,6 +88,10 @@ class Evaluation:
 
 OnRound = Callable[[RoundDone, Total | None], Evaluation]
 
+WAITING_SECONDS: Final = 0.1
+"""Least time between two mentions of who is waited for: of a thousand clients every message changes that, and each
+mention names them all."""
+
 
 class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     """Runs the rounds of one session.
@@ -130,6 +135,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         self._settings = settings
         self._keeper = keeper
         self._waiting_for: tuple[str, ...] = ()
+        self._mentioned = -WAITING_SECONDS
+        """When that was mentioned last."""
         self._on_round = on_round
         self._rounds_left = settings.rounds
         self._repeated = 0
@@ -184,8 +191,9 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
 
     async def _perform(self, endpoint: ServerEndpoint, outputs: Sequence[Output]) -> None:
         await super()._perform(endpoint, outputs)
-        if self._machine.waiting_for != self._waiting_for:
-            self._waiting_for = self._machine.waiting_for
+        now = self._event_log.now()
+        if now - self._mentioned >= WAITING_SECONDS and self._machine.waiting_for != self._waiting_for:
+            self._mentioned, self._waiting_for = now, self._machine.waiting_for
             self._event_log.mention(events.WaitingChanged(on=list(self._waiting_for)))
 
     async def _perform_own(self, endpoint: ServerEndpoint, output: Output) -> None:
