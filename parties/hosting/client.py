@@ -83,7 +83,8 @@ class ClientJob:
     roster: Roster
     policy: ClientPolicy
     journal: Path
-    tokens: Path
+    tokens: Path | None
+    """As of TokenFile; None: copies of the folder are not looked for."""
     spending: Path
     memory: Path
     fixed: Path | None
@@ -157,7 +158,8 @@ class ClientWork:
     async def run(self) -> Ended:
         """Join and take part; returns how the session ended, after which another one follows where it was `first`.
         ValueError, OSError, JournalError and EndpointError say what the owner can mend."""
-        job, tokens = self._job, TokenFile(self._job.tokens)
+        job = self._job
+        tokens = TokenFile(job.tokens) if job.tokens else None
         settings = ClientSettings(
             address=job.address,
             keys=job.keys,
@@ -326,7 +328,7 @@ class _Sessions:
             roster=party.roster,
             policy=file.policy,
             journal=party.folder.journal(party.name),
-            tokens=party.folder.tokens,
+            tokens=None if party.folder.shared else party.folder.tokens,
             spending=party.folder.spending,
             memory=party.folder.memory(party.name),
             plain_model=party.folder.plain_model,
@@ -377,7 +379,8 @@ class _Sessions:
                 waited_for = isinstance(error, UnreachableError)
                 if isinstance(error, CopyError) and not error.server:
                     raise
-                if isinstance(error, NotAdmittedError) and TokenFile(self._job.tokens).knows(self._job.roster.server):
+                tokens = self._job.tokens
+                if isinstance(error, NotAdmittedError) and tokens and TokenFile(tokens).knows(self._job.roster.server):
                     # Its key was in the roster of the server, and is no more: another one needs another process.
                     raise
                 if not self._hooks.stay and (not waited_for or time.monotonic() >= give_up):

@@ -76,8 +76,6 @@ def open_many_files() -> None:
 
 
 _RUN = re.compile(r"(?P<number>[0-9]{4,})-.*")
-SHARED_STATUS_SECONDS: Final = 10.0
-"""How often a party writes its status where a thousand may share the folder, and a disk."""
 
 
 class PartyFolder:
@@ -88,12 +86,11 @@ class PartyFolder:
 
     def __init__(self, path: Path, *, party: str = "") -> None:
         self.path = path
-        self._shared = bool(party)
+        self.shared = bool(party)
+        """Whether it is that of a simulation, of which there are no copies and nobody asks for the status."""
         self._own = own = path / "state" / party if party else path
         self.status = path / "status" / f"{party}.json" if party else path / "status.json"
         self.plain_model = path / "plain-model.safetensors"
-        self.status_seconds = SHARED_STATUS_SECONDS if party else 0.0
-        """As of StatusFile."""
         self.salt = own / "salt"
         self.ledger = own / "ledger.json"
         self.adapters = own / "adapters.safetensors"
@@ -112,10 +109,10 @@ class PartyFolder:
         self.check()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for part in ("events", "journal", "logs", *(["status"] if self._shared else ["memory"])):
+            for part in ("events", "journal", "logs", *(["status"] if self.shared else ["memory"])):
                 (self.path / part).mkdir(exist_ok=True)
             (self._own / "answers").mkdir(parents=True, exist_ok=True)
-            if not self._shared:
+            if not self.shared:
                 mark_release(self.path)
         except OSError as error:
             raise RunDirectoryError(
@@ -145,7 +142,7 @@ class PartyFolder:
     def fixed(self, party: str) -> Path | None:
         """The part of the last model that is not trained, as a client received it; None in a shared folder, where each
         party would keep a copy of the same."""
-        return None if self._shared else self.path / "memory" / f"{party}.fixed"
+        return None if self.shared else self.path / "memory" / f"{party}.fixed"
 
     def memory(self, party: str) -> Path:
         return self.path / "memory" / f"{party}.safetensors"
@@ -309,14 +306,16 @@ class StatusError(Exception):
 
 
 class StatusFile:
-    """Keeps status.json up to date, by one event in `seconds`. What cannot be written is left: nobody depends on it."""
+    """Keeps status.json up to date. What cannot be written is left: nobody depends on it. live: with every event; else
+    `write` does it."""
 
-    def __init__(self, path: Path, status: Status, *, seconds: float = 0.0) -> None:
+    def __init__(self, path: Path, status: Status, *, live: bool = True) -> None:
         self._path = path
-        self._seconds, self._due = seconds, 0.0
+        self._live = live
         self._state = RunState(server=status.name if status.role in ("server", "dealer") else None)
         self.status = status
-        self.write()
+        if live:
+            self.write()
 
     def take(self, event: Event) -> Line:
         """Add one event of the party, and return it as a line for a person."""
@@ -324,8 +323,7 @@ class StatusFile:
         self._state.forget()
         if not isinstance(event, HeartbeatSent | TrafficCounted | WorkMeasured):
             self._describe(event, line)
-            if (now := time.monotonic()) >= self._due:
-                self._due = now + self._seconds
+            if self._live:
                 self.write()
         return line
 
@@ -505,7 +503,8 @@ def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Tel
     party.folder.make()
     with party.folder.held(), logging_to(party.folder.log(party.name), file.log) as log:
         party.folder.keep_roster(party.roster)
-        state, turn = StatusFile(party.folder.status, status, seconds=party.folder.status_seconds), threading.Lock()
+        # Thousands may share a folder, and the disk.
+        state, turn = StatusFile(party.folder.status, status, live=not party.folder.shared), threading.Lock()
 
         def tell(event: Event) -> None:
             if not event.time:

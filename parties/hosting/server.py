@@ -646,7 +646,7 @@ async def _hold_rounds(party: OpenedParty[ServerFile], hosted: HostedRun, tell: 
         repeated=hosted.repeated,
         weights_seed=hosted.weights_seed,
         device=party.file.device,
-        tokens=TokenFile(party.folder.tokens),
+        tokens=None if party.folder.shared else TokenFile(party.folder.tokens),
         spending=SpendingFile(party.folder.spending),
         newer_roster=watch.newer,
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -31,7 +31,7 @@ from tacit.models.workload import Labelled
 from tacit.parties.hosting.client import ClientHooks, ClientWork
 from tacit.parties.hosting.folder import OpenedParty
 from tacit.parties.hosting.party_file import ClientFile, ServerFile
-from tacit.parties.hosting.running import run_party
+from tacit.parties.hosting.running import return_large_pieces, run_party
 from tacit.parties.hosting.server import HostedRun, ServerHooks, ServerImages, standing_in
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner, Update
@@ -64,6 +64,8 @@ from tacit.simulate.federation.roles import (
 
 _LOOK_SECONDS = 0.01
 """Between looks whether the supervisor has shown a round."""
+A_VECTOR: Final = 1 << 18
+"""Bytes of a piece of memory that is given back as soon as a client is done with it."""
 LEAST_SOCKETS = 64
 SOCKETS_PER_CLIENT = 6
 """Its own, and two through which that is watched; while one closes, the next may open."""
@@ -194,6 +196,9 @@ async def run_clients(control: Control, *, roles: Sequence[Role]) -> dict[str, A
     """Have each of these clients take part; report how each of them ended. The status of the process is the worst of
     theirs."""
     torch.set_num_threads(1)
+    if len(roles) > 1:
+        # Models and vectors of hundreds of clients, made in one thread and given up in another.
+        return_large_pieces(A_VECTOR)
     workplace = Workplace(roles[0].images, len(roles))
     roster = read_roster(roles[0].plan.parties.roster)
     statuses = []
