@@ -71,6 +71,10 @@ def network(
         list[float] | None, typer.Option(metavar="MS", help="One-way delay; repeat it.", show_default="1, 20 and 50")
     ] = None,
     connected: Annotated[int, typer.Option(min=3, max=200, help="Clients to measure the server's memory with.")] = 100,
+    uploading: Annotated[int, typer.Option(min=3, max=100, help="Clients that upload vectors at once.")] = 3,
+    parameters: Annotated[
+        int, typer.Option(min=1, max=100_000_000, help="Entries of each of these vectors.")
+    ] = 4_000_000,
     json_file: JsonFile = None,
 ) -> None:
     """Measure the network cost of a federation: real machines, CURVE and ZeroMQ, no training.
@@ -82,7 +86,12 @@ def network(
     from tacit.simulate.bench.network import NetworkBenchmark, measure
 
     setting = NetworkBenchmark(
-        clients=clients, rounds=rounds, delays_ms=tuple(delay or (1.0, 20.0, 50.0)), connected=connected
+        clients=clients,
+        rounds=rounds,
+        delays_ms=tuple(delay or (1.0, 20.0, 50.0)),
+        connected=connected,
+        uploading=uploading,
+        upload_parameters=parameters,
     )
     _measured(lambda progress: measure(setting, progress), json_file)
 

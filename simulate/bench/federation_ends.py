@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ from tacit.simulate.bench.ends import LOOPBACK, SERVER, BenchmarkError, Progress
 _CORRUPT: Final = 0.05
 PATIENCE: Final = 600.0
 _LOOK_AGAIN: Final = 1.0
+_OTHERS: Final = 0.01
+"""Seconds after which a client that has the model looks again whether the others have it."""
 _ReceivedT = TypeVar("_ReceivedT", bound="str | ServerMeasurement")
 
 
@@ -137,11 +140,31 @@ async def join_all(cast: BenchedSession, address: str, progress: Progress) -> di
     packing = cast.configuration.packing()
     words = packing.encode(np.zeros(packing.values_length), 1, {}, np.random.default_rng(0)).words
     progress("running the rounds")
-    began: dict[int, float] = {}
+    shared = _Together(len(cast.roster.clients), cast.training_seconds)
     async with asyncio.TaskGroup() as clients:
         for name in cast.roster.clients:
-            clients.create_task(_join(cast, name, address, words, began))
-    return began
+            clients.create_task(_join(cast, name, address, words, shared))
+    return shared.began
+
+
+class _Together:
+    """All clients train equally long, from when the last of them has the model: else what is uploaded would wait for
+    what is fetched."""
+
+    def __init__(self, clients: int, seconds: float) -> None:
+        self._clients, self._seconds = clients, seconds
+        self._fetched: Counter[int] = Counter()
+        self._trained: dict[int, float] = {}
+        self.began: dict[int, float] = {}
+        """As of join_all."""
+
+    def fetched(self, round: int) -> None:
+        self._fetched[round] += 1
+        self._trained[round] = time.monotonic() + self._seconds
+
+    def remaining(self, round: int) -> float:
+        """Seconds until the training may be over."""
+        return _OTHERS if self._fetched[round] < self._clients else self._trained[round] - time.monotonic()
 
 
 def _serve(pipe: Connection, cast: BenchedSession) -> None:
@@ -226,8 +249,8 @@ class _TimedEnd:
         await self._perform((self._machine.finish if last else self._machine.next_round)(self._model, now))
 
 
-async def _join(cast: BenchedSession, name: str, address: str, words: Words, began: dict[int, float]) -> None:
-    """A client for the whole session. began: see join_all."""
+async def _join(cast: BenchedSession, name: str, address: str, words: Words, shared: _Together) -> None:
+    """A client for the whole session."""
     keys = cast.keys[name]
     machine = TrainingClient(
         name,
@@ -240,16 +263,17 @@ async def _join(cast: BenchedSession, name: str, address: str, words: Words, beg
         grace=PATIENCE,
     )
     ended: Ended | None = None
-    trained: tuple[float, int] | None = None
-    """When it will have trained, and in which round."""
+    training: int | None = None
+    """The round that it trains in."""
 
     async def perform(outputs: Iterable[Output]) -> None:
-        nonlocal ended, trained
+        nonlocal ended, training
         for output in outputs:
             if isinstance(output, Transmit):
                 await endpoint.send(output.frames)
             elif isinstance(output, Train):
-                trained = time.monotonic() + cast.training_seconds, output.round
+                training = output.round
+                shared.fetched(training)
             elif isinstance(output, Ended):
                 ended = output
 
@@ -258,12 +282,12 @@ async def _join(cast: BenchedSession, name: str, address: str, words: Words, beg
     ) as endpoint:
         await perform(machine.start(time.monotonic()))
         while ended is None:
-            if trained is not None and trained[0] <= time.monotonic():
-                round, trained = trained[1], None
+            if training is not None and shared.remaining(training) <= 0:
+                round, training = training, None
                 vector = machine.contribute(round, words, time.monotonic())
-                began.setdefault(round, time.monotonic())
+                shared.began.setdefault(round, time.monotonic())
                 await perform(vector)
-            until = trained[0] - time.monotonic() if trained is not None else _LOOK_AGAIN
+            until = _LOOK_AGAIN if training is None else shared.remaining(training)
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(until, _LOOK_AGAIN)):
                     event = await endpoint.receive()

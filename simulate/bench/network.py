@@ -21,8 +21,6 @@ ROUND_PARAMETERS: Final = 10_000
 TRAINING_SECONDS: Final = 0.5
 TRAINING_DELAYS: Final = 5
 """Least duration of training, in delays: keys and shares take three of them, and the work."""
-UPLOAD_PARAMETERS: Final = 4_000_000
-UPLOAD_CLIENTS: Final = 3
 UPLOAD_ROUNDS: Final = 5
 UPLOAD_MBIT: Final = 1_000.0
 _BITS: Final = 8
@@ -38,6 +36,10 @@ class NetworkBenchmark:
     """In one direction."""
     connected: int
     """Clients whose connections the server's memory is measured with."""
+    uploading: int = 3
+    """Clients that upload vectors at once."""
+    upload_parameters: int = 4_000_000
+    """Entries of each of these."""
 
 
 def measure(setting: NetworkBenchmark, progress: Progress) -> NetworkBenchmarkResult:
@@ -61,21 +63,23 @@ def measure(setting: NetworkBenchmark, progress: Progress) -> NetworkBenchmarkRe
         training_seconds=training,
         seconds_without_delay=without,
         by_delay_ms=delayed,
-        upload_by_delay_ms={f"{delay:g}": _upload(delay, progress) for delay in (0.0, *setting.delays_ms)},
+        upload_by_delay_ms={f"{delay:g}": _upload(setting, delay, progress) for delay in (0.0, *setting.delays_ms)},
+        uploading=setting.uploading,
+        upload_parameters=setting.upload_parameters,
         memory=_memory(setting.connected, progress),
     )
 
 
-def _upload(delay: float, progress: Progress) -> UploadMetrics:
+def _upload(setting: NetworkBenchmark, delay: float, progress: Progress) -> UploadMetrics:
     """Vectors of several megabytes from all clients at once, over a line of 1 Gbit/s that they share.
 
     From when the first piece is sent until the last one has come, less one delay: that is nobody's bandwidth.
     """
-    cast = BenchedSession.of(UPLOAD_CLIENTS, parameters=UPLOAD_PARAMETERS, rounds=UPLOAD_ROUNDS)
+    cast = BenchedSession.of(setting.uploading, parameters=setting.upload_parameters, rounds=UPLOAD_ROUNDS)
     shaping = Shaping(latency_ms=delay or None, bandwidth_mbit=UPLOAD_MBIT)
     found, began = _play(cast, shaping, _about(progress, f"1 Gbit/s, {delay:g} ms"))
     words, ring = cast.configuration.packing().length, cast.configuration.ring_bits
-    megabits = UPLOAD_CLIENTS * words * ring / 1e6
+    megabits = setting.uploading * words * ring / 1e6
     mbit = median(megabits / (one.uploaded - began[round] - delay / 1000) for round, one in enumerate(found.rounds, 1))
     return UploadMetrics(megabytes=megabits / _BITS, throughput_mbit=mbit, utilisation=mbit / UPLOAD_MBIT)
 

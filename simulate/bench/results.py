@@ -126,7 +126,7 @@ class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
     kb_per_client: float
 
 
-class NetworkBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-network.2"):
+class NetworkBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-network.3"):
     """The cost of the network for a federation, without training; by one-way delay of the links in milliseconds."""
 
     clients: int
@@ -137,6 +137,10 @@ class NetworkBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench
     seconds_without_delay: float
     by_delay_ms: dict[str, DelayedRound]
     upload_by_delay_ms: dict[str, UploadMetrics]
+    uploading: int
+    """Clients whose vectors these are."""
+    upload_parameters: int
+    """Entries of each of these vectors."""
     memory: ServerMemory
 
     def view(self) -> Iterator[Table | str]:
@@ -153,7 +157,7 @@ class NetworkBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench
         )
         megabytes = next(iter(self.upload_by_delay_ms.values())).megabytes
         yield Table(
-            title=f"vectors of {megabytes:.0f} MB together, over 1 Gbit/s",
+            title=f"{self.uploading} vectors of {self.upload_parameters:,} entries, {megabytes:.0f} MB, over 1 Gbit/s",
             columns=(Column("one-way delay"), Column("Mbit/s", decimals(0)), Column("utilisation", percent())),
             rows=[
                 (f"{delay} ms", one.throughput_mbit, one.utilisation) for delay, one in self.upload_by_delay_ms.items()

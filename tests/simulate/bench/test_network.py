@@ -5,18 +5,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tacit.simulate.bench import network
 from tacit.simulate.bench.results import NetworkBenchmarkResult
 from tests.cli.command import invoke
 from tests.cli.outputs import check_output
 
 
 @pytest.mark.end_to_end
-def test_rounds_uploads_and_memory_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "UPLOAD_PARAMETERS", 800_000)
+def test_rounds_uploads_and_memory_are_measured(tmp_path: Path) -> None:
     file = tmp_path / "network.json"
-    arguments = ["--rounds", "2", "--delay", "100", "--connected", "4", "--json", str(file)]
-    done = invoke("bench", "network", *arguments)
+    arguments = ["--rounds", "2", "--delay", "100", "--connected", "4", "--parameters", "800000"]
+    done = invoke("bench", "network", *arguments, "--json", str(file))
     assert done.exit_code == 0, done.output
     check_output(file, "bench-network")
     found = msgspec.json.decode(file.read_bytes(), type=NetworkBenchmarkResult)
