@@ -14,6 +14,7 @@ message both, so the count of links that have said something is exact.
 
 import asyncio
 import os
+import socket
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -49,8 +50,8 @@ ZAP_ADDRESS = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"tacit"
 _VERSION = b"1.0"
 
-OnRefused = Callable[[bytes, str, str], None]
-"""Called with the 32-byte public key that was refused, the address that it came from, and why."""
+OnRefused = Callable[[bytes, str, str], Awaitable[None]]
+"""Called, while its connection is open, with the 32-byte public key that was refused, its address, and why."""
 Admit = Callable[[str], Awaitable[str | None]]
 """The user id of a new link of this member; None if it has too many."""
 
@@ -89,11 +90,11 @@ class ZapHandler:
         key, address = request[6], request[3].decode("utf-8", "replace")
         name = self._names.get(key)
         if name is None:
-            self._on_refused(key, address, "this key is not in the roster")
+            await self._on_refused(key, address, "this key is not in the roster")
             return [_VERSION, request_id, b"400", b"key not in the roster", b"", b""]
         user = await self._admit(name)
         if user is None:
-            self._on_refused(key, address, f"{name!r} has {MOST_LINKS} links open")
+            await self._on_refused(key, address, f"{name!r} has {MOST_LINKS} links open")
             # Not 300: libzmq would leave the connection open until the handshake times out, and the client in the dark.
             return [_VERSION, request_id, b"%d" % TOO_MANY_LINKS, b"too many links of this key", b"", b""]
         return [_VERSION, request_id, b"200", b"OK", user.encode("ascii"), b""]
@@ -113,7 +114,7 @@ _COPIES = {
     Verdict.REPLACED: "another process with its current token took its place from another address: if its owner did "
     "not move it, its folder is a copy",
 }
-# Strangers must not fill memory and logs: distinct refusals beyond these are not reported.
+# Strangers must not fill memory and logs: distinct refusals beyond these are not reported, nor copies.
 _MAX_REFUSALS = 1_000
 
 
@@ -132,6 +133,8 @@ class Connections:
         self._window = 2 * handshake_seconds
         self._silent: dict[int, float] = {}
         """When connections of which no message has been seen were accepted, in that order."""
+        self._addresses: dict[int, str | None] = {}
+        """Of these."""
         self._links: dict[int, tuple[str, bytes]] = {}
         """Member and routing id of the others."""
         self._counts = Counter[str]()
@@ -143,9 +146,17 @@ class Connections:
     def __contains__(self, descriptor: int) -> bool:
         return descriptor in self._silent or descriptor in self._links
 
-    def accept(self, descriptor: int, now: float) -> None:
-        """A connection was accepted."""
+    def accept(self, descriptor: int, now: float, address: str | None = None) -> None:
+        """A connection was accepted; address: its peer's, where known."""
         self._silent[descriptor] = now
+        self._addresses[descriptor] = address
+
+    def failing(self, descriptor: int) -> tuple[bool, str | None]:
+        """Whether this connection, which is about to end, was no link: none was admitted since it was accepted but
+        those that have said something. And its peer's address."""
+        accepted = self._silent.get(descriptor)
+        waiting = (at for admitted in self._admitted.values() for at in admitted.values())
+        return accepted is not None and all(at < accepted for at in waiting), self._addresses.get(descriptor)
 
     def admit(self, name: str, now: float) -> int | None:
         """The serial number of a new link of this member, which the messages of the link bear; None if it has too
@@ -167,13 +178,14 @@ class Connections:
         """The first message of a link was seen; descriptor: None if the link is over."""
         self._admitted.get(name, {}).pop(serial, None)
         if descriptor in self._silent:
-            del self._silent[descriptor]
+            del self._silent[descriptor], self._addresses[descriptor]
             self._links[descriptor] = (name, routing_id)
             self._counts[name] += 1
 
     def end(self, descriptor: int) -> bytes | None:
         """A connection is gone; the routing id of its link, if a message has shown it."""
         self._silent.pop(descriptor, None)
+        self._addresses.pop(descriptor, None)
         name, routing_id = self._links.pop(descriptor, ("", None))
         if routing_id is not None:
             self._counts[name] -= 1
@@ -237,6 +249,16 @@ def _user_id(name: str, serial: int) -> str:
     return f"{name} {serial}"
 
 
+def _peer_of(descriptor: int) -> str | None:
+    """The host at the other end of a connection of libzmq, which reports no address; None if the connection is over."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            peer = connection.getpeername()
+    except OSError:
+        return None
+    return str(peer[0]) if isinstance(peer, tuple) else None
+
+
 def user_of(frame: zmq.Frame) -> tuple[str, int]:
     """Whose link a frame came over, and the serial number of that link."""
     name, serial = str(frame.get("User-Id")).split()
@@ -256,18 +278,17 @@ class ServerEndpoint(Endpoint):
         tokens: TokenFile | None,
     ) -> None:
         names = {roster.member(peer).curve_public: peer for peer in peers}
-        monitored = (
-            zmq.EVENT_ACCEPTED
-            | zmq.EVENT_DISCONNECTED
-            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        )
-        super().__init__(zmq.ROUTER, address, limits, monitored)
+        super().__init__(zmq.ROUTER, address, limits, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._roster = roster
         self._open = Connections(limits.handshake_seconds)
         self._links = LinkBook(self._report)
         self._order: dict[str, asyncio.Lock] = {}
-        self._refusals: set[HandshakeRefused | CopyDetected] = set()
+        self._refusals: dict[type, set[HandshakeRefused | CopyDetected]] = {
+            HandshakeRefused: set(),
+            CopyDetected: set(),
+        }
+        self._refused = Counter[str | None]()
+        """By address, open connections whose keys were refused, which was reported."""
         self._tokens = tokens
         self._processes: dict[str, bytes] = {}
         """By member, the token of the process whose link is in use."""
@@ -434,17 +455,20 @@ class ServerEndpoint(Endpoint):
     async def _follow_links(self) -> None:
         async for event, value in self._link_changes():
             if event == zmq.EVENT_ACCEPTED:
-                self._open.accept(value, asyncio.get_running_loop().time())
-            elif event == zmq.EVENT_DISCONNECTED:
-                routing_id = self._open.end(value)
-                if routing_id is not None:
-                    self._addresses.pop(routing_id, None)
-                    self._copies.discard(routing_id)
-                    self._links.end(routing_id)
-            else:
-                self._refuse(
-                    HandshakeRefused("a handshake failed: a peer without this server's key, or no tacit client")
-                )
+                self._open.accept(value, asyncio.get_running_loop().time(), _peer_of(value))
+                continue
+            # libzmq reports a failed handshake without its connection, and noise not at all.
+            failed, address = self._open.failing(value)
+            if failed and self._refused[address]:
+                self._refused -= Counter([address])
+            elif failed:
+                reason = "a handshake failed: a peer without this server's key, or no tacit client"
+                self._refuse(HandshakeRefused(reason, address=address))
+            routing_id = self._open.end(value)
+            if routing_id is not None:
+                self._addresses.pop(routing_id, None)
+                self._copies.discard(routing_id)
+                self._links.end(routing_id)
 
     async def _admit(self, name: str) -> str | None:
         """The name and the serial number of a new link of this member, as its user id."""
@@ -453,10 +477,14 @@ class ServerEndpoint(Endpoint):
         serial = self._open.admit(name, asyncio.get_running_loop().time())
         return None if serial is None else _user_id(name, serial)
 
-    def _refuse_key(self, key: bytes, address: str, reason: str) -> None:
+    async def _refuse_key(self, key: bytes, address: str, reason: str) -> None:
+        # While it is open, its address can be found.
+        await self._follow_links()
+        self._refused[address] += 1
         self._refuse(HandshakeRefused(reason, public_key=encode_key(key), address=address))
 
     def _refuse(self, refusal: HandshakeRefused | CopyDetected) -> None:
-        if refusal not in self._refusals and len(self._refusals) < _MAX_REFUSALS:
-            self._refusals.add(refusal)
+        reported = self._refusals[type(refusal)]
+        if refusal not in reported and len(reported) < _MAX_REFUSALS:
+            reported.add(refusal)
             self._report(refusal)

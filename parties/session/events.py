@@ -71,7 +71,7 @@ class SendFailed(Repeating, frozen=True, kw_only=True):
 
 
 class HandshakeRefused(Repeating, frozen=True, kw_only=True):
-    """A peer whose key is not in the roster, or who is there already, wanted to connect."""
+    """A connection became no link: its key is not in the roster or has too many links, or its handshake failed."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -81,7 +81,7 @@ class HandshakeRefused(Repeating, frozen=True, kw_only=True):
 
     @property
     def about(self) -> str:
-        return str(self.public_key)
+        return str(self.public_key or self.address)
 
     @property
     def text(self) -> str:

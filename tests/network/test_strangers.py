@@ -4,6 +4,7 @@ import signal
 import sys
 from pathlib import Path
 
+from tacit.parties.session.events import HandshakeRefused
 from tacit.protocol.session.events import ClientJoined
 from tests.network.federation import PORT, federation
 
@@ -18,5 +19,6 @@ def test_scans_half_open_connections_and_a_thousand_more_a_second_stop_no_round(
         crowd.until("opened 2000 ")
         hosts.events().wait(ClientJoined)
         assert len(hosts.finish(server, clients)) == 5
+        hosts.events().wait(HandshakeRefused, public_key=None, address=hosts.network.address("stranger"))
         crowd.signal(signal.SIGKILL)
         assert crowd.end() == -signal.SIGKILL

@@ -123,11 +123,34 @@ async def test_stranger_without_curve(keys: Keys, roster: Roster, until: Callabl
             socket.connect(server.address)
             await socket.send(b"hello")
             refusal = await until(server, HandshakeRefused)
-        assert refusal == HandshakeRefused("a handshake failed: a peer without this server's key, or no tacit client")
+        assert refusal.public_key is None
         async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server) as alice:
             await alice.send([b"the first that is delivered"])
             assert (await until(server, Received)).sender == "alice"
     context.term()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" + bytes(8) + b"\x7f\x03"])
+async def test_a_failed_handshake_has_an_address_and_is_told_once(
+    keys: Keys, roster: Roster, until: Callable, said: bytes
+) -> None:
+    """Whoever was refused by key is reported with it, and not again; a member that says nothing is not."""
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        host, port = server.address.removeprefix("tcp://").split(":")
+        for source in ("127.0.0.2", "127.0.0.3", "127.0.0.2"):
+            _, writer = await asyncio.open_connection(host, int(port), local_addr=(source, 0))
+            with pytest.raises(NotAdmittedError):
+                # Whose connection has been accepted later.
+                await ClientEndpoint.connect(server.address, keys=keys["stranger"], server=roster.server)
+            writer.write(said)
+            writer.close()
+        refused = [await until(server, HandshakeRefused) for _ in range(3)]
+        assert [one.address for one in refused] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+        assert [one.public_key is None for one in refused] == [False, True, True]
+        async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server):
+            assert await server.receive() == LinkUp("alice")
+        assert await server.receive() == LinkLost("alice")
 
 
 @pytest.mark.asyncio

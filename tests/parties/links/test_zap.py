@@ -18,8 +18,11 @@ async def asking(refused: list[tuple[bytes, str]]) -> AsyncIterator[zmq.asyncio.
     async def admit(name: str) -> str:
         return f"{name} 7"
 
+    async def on_refused(key: bytes, address: str, reason: str) -> None:
+        refused.append((key, address))
+
     context = zmq.asyncio.Context()
-    handler = ZapHandler(context, {KEY: "alice"}, admit, lambda key, address, reason: refused.append((key, address)))
+    handler = ZapHandler(context, {KEY: "alice"}, admit, on_refused)
     with context.socket(zmq.REQ) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(ZAP_ADDRESS)
