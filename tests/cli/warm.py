@@ -26,6 +26,8 @@ from typing import IO, Final
 
 _LARGEST: Final = 65536
 _CLONE_NEWNET: Final = 0x40000000
+_CLONE_NEWNS: Final = 0x00020000
+_MS_BIND, _MS_PRIVATE_ALL = 0x1000, 0x44000
 
 
 @dataclass
@@ -135,15 +137,29 @@ def _keep(orders: socket.socket, status: int) -> None:
 def _settle(outputs: Sequence[int], *, arguments: list[str], folder: str, namespace: str, open_files: int) -> None:
     os.setsid()
     if namespace:
-        with open(f"/run/netns/{namespace}") as joined:
-            if ctypes.CDLL(None, use_errno=True).setns(joined.fileno(), _CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "cannot enter the network namespace", namespace)
+        _enter(namespace)
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     os.chdir(folder)
     for standard, descriptor in enumerate(outputs, 1):
         os.dup2(descriptor, standard)
         os.close(descriptor)
     sys.argv = arguments
+
+
+def _enter(namespace: str) -> None:
+    """Enter a network namespace as `ip netns exec` does: names of hosts are those of /etc/netns/NAME/hosts."""
+    libc, names = ctypes.CDLL(None, use_errno=True), f"/etc/netns/{namespace}/hosts"
+    with open(f"/run/netns/{namespace}") as joined:
+        failed = libc.setns(joined.fileno(), _CLONE_NEWNET)
+    if os.path.exists(names):
+        failed = (
+            failed
+            or libc.unshare(_CLONE_NEWNS)
+            or libc.mount(b"none", b"/", None, _MS_PRIVATE_ALL, None)
+            or libc.mount(names.encode(), b"/etc/hosts", None, _MS_BIND, None)
+        )
+    if failed:
+        raise OSError(ctypes.get_errno(), "cannot enter the network namespace", namespace)
 
 
 if __name__ == "__main__":

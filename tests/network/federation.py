@@ -62,11 +62,13 @@ class NetworkHosts(Hosts):
         return process
 
     def federate(
-        self, *, rounds: int, width: int = 8, phase: int = 60, stay: bool = False
+        self, *, rounds: int, width: int = 8, phase: int = 60, stay: bool = False, epochs: int = 1, some: int = 0
     ) -> tuple[Process, dict[str, Process]]:
-        """Start everybody: the server, and the clients by their names. stay: clients wait for other sessions."""
+        """Start everybody: the server, and the clients by their names. stay: clients wait for other sessions. some:
+        only so many clients are started, and the experiment takes all of the roster."""
         clients = len(self.names) - 1
-        path = self.experiment(rounds=rounds, clients=clients, max_weight=100 + 3 * clients)
+        cohort: int | str = '"all"' if some else clients
+        path = self.experiment(rounds=rounds, clients=cohort, epochs=epochs, max_weight=100 + 3 * clients)
         text = path.read_text().replace("grace = 1", f"grace = {self._grace}")
         path.write_text(
             text.replace("width = 8", f"width = {width}")
@@ -76,7 +78,8 @@ class NetworkHosts(Hosts):
         server = self.start("server", "server", "party.toml", "experiment.toml")
         server.until("listens at")
         more = ["--stay"] if stay else []
-        return server, {name: self.start(name, "client", "party.toml", *more) for name in self.names[1:]}
+        started = self.names[1 : 1 + (some or clients)]
+        return server, {name: self.start(name, "client", "party.toml", *more) for name in started}
 
     def rounds(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads((self.path / RUN / "summary.json").read_bytes())["rounds"]

@@ -7,6 +7,7 @@ the router's end down cuts the party off without a word: its connections stay, a
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,6 +101,13 @@ class Network:
         self._hosts[name] += 1
         self._ip(name, "address flush dev eth0 scope global", *self._settled(name))
 
+    def call(self, name: str, host: str, address: str) -> None:
+        """Let a party know the address of a host by this name; before its processes start, and whenever it changes."""
+        path = Path("/etc/netns", self.space(name), "hosts")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # In place: it is mounted as a file.
+        path.write_text(f"127.0.0.1 localhost\n{address} {host}\n")
+
     def narrow(self, name: str, mtu: int) -> None:
         """Let no larger packets to and from a party pass the router. The party itself has to find that out."""
         self._ip("router", f"link set {self._port(name)} mtu {mtu}")
@@ -111,6 +119,7 @@ class Network:
                 wires.communicate()
         for name in self._made:
             self._ip("", f"netns delete {self.space(name)}")
+            shutil.rmtree(Path("/etc/netns", self.space(name)), ignore_errors=True)
 
     def _settled(self, name: str) -> list[str]:
         number, host = self._numbers[name], self._hosts[name]
