@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 import torch
@@ -236,6 +237,33 @@ def shuffled(
     """All images and labels once, in batches on the device. augmented: makes others of the images of a batch."""
     for indices in torch.split(torch.randperm(len(x), generator=order), batch_size):
         yield augmented(x[indices]).to(device), y[indices].to(device)
+
+
+def pass_bytes(model: nn.Module, images: torch.Tensor) -> tuple[int, int]:
+    """Bytes that a pass of these images keeps for its gradients, and what its widest module reads and writes. With both
+    on the device "meta" nothing is computed; (0, 0) where a model cannot be passed like that."""
+    own = {tensor.untyped_storage()._cdata for tensor in chain(model.parameters(), model.buffers())}
+    kept, widest = dict[int, int](), [0]
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = 0 if storage._cdata in own else storage.nbytes()
+        return tensor
+
+    def look(_: nn.Module, given: tuple[object, ...], made: object) -> None:
+        widest.append(sum(each.nbytes for each in (*given, made) if isinstance(each, torch.Tensor)))
+
+    hooks = [module.register_forward_hook(look) for module in model.modules()]
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            # While it is there nothing that is kept goes, and storages have numbers of their own.
+            _passed = model(images)
+    except RuntimeError:
+        return 0, 0
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sum(kept.values()), max(widest)
 
 
 def _augmentation(names: Sequence[str], size: int) -> Callable[[torch.Tensor], torch.Tensor]:

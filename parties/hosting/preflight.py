@@ -34,7 +34,7 @@ import torch
 from tacit.models.configuration import KEEPING_BYTES, TRAINING_BYTES, DataConfiguration
 from tacit.models.data import normalise, read, statistics
 from tacit.models.datasets.samples import Images, Samples, Source
-from tacit.models.training import resolve_device
+from tacit.models.training import EVALUATION_BATCH, pass_bytes, resolve_device
 from tacit.models.workload import check_installed
 from tacit.parties.hosting.client import own_images as client_source
 from tacit.parties.hosting.data_owner import (
@@ -306,6 +306,8 @@ _EVENTS_MEGABYTES: Final = 50
 """Room for event logs, journal and report, which are small."""
 _MEGABYTE: Final = 1_000_000
 _FLOAT: Final = 4
+_WIDE: Final = 3
+"""A pass without gradients takes so often what its widest module reads and writes (measured)."""
 _SHOWN_CLASSES: Final = 8
 _MENDABLE: Final = (NotReady, RemoteProtocolError, TaskError, AnswersError, *MENDABLE)
 
@@ -345,6 +347,10 @@ class PlannedRun:
     experiment: Experiment
     images: ServerImages
     proposal: Configuration
+    kept: float
+    """Bytes for each image of a batch that is trained on."""
+    widest: float
+    """Bytes for each image of a batch that is judged, in one module."""
 
 
 Look = Callable[..., str | tuple[str, Any]]
@@ -491,7 +497,7 @@ def _running(file: PartyFile) -> bool:
     return PartyFolder(Path(file.directory)).is_held()
 
 
-def _check_memory(own: int, what: str = "weights, images, and the longest round of a pass") -> str:
+def _check_memory(own: float, what: str = "weights, images, and the longest round of a pass") -> str:
     """own: what a party takes beyond a process that has loaded the same libraries and read the same images, as this one
     has."""
     available = available_memory()
@@ -605,7 +611,13 @@ def _plan(experiment: Experiment, images: ServerImages, roster: Roster) -> Plann
     # Without its values: which digest it has is seen when the server proposes it.
     fixed = Blob(digest=NO_BLOB.digest, size=task.layout(model).fixed_size(model))
     terms = experiment.terms(len(roster.clients))
-    return PlannedRun(experiment, images, configure(terms, task, model, ring_bits=experiment.ring_bits, fixed=fixed))
+    proposal = configure(terms, task, model, ring_bits=experiment.ring_bits, fixed=fixed)
+    kept = widest = 0
+    if not task.model.factory:
+        # Two: normalisation of a batch cannot do with one.
+        shape = 2, task.channels, task.model.image_size, task.model.image_size
+        kept, widest = pass_bytes(model.train(), torch.empty(shape, device="meta"))
+    return PlannedRun(experiment, images, proposal, kept / 2, widest / 2)
 
 
 def _described_plan(plan: PlannedRun) -> str:
@@ -694,9 +706,10 @@ def check_journal(file: ClientFile, keys: PartyKeys, roster: Roster) -> str:
 
 @check("memory")
 def check_client_memory(file: ClientFile, source: Source | None, plan: PlannedRun) -> str:
-    """There is memory for the model, an update, its masks, and the images."""
-    trained = TRAINING_BYTES[plan.experiment.training.optimizer] * sum(plan.proposal.tensor_sizes)
-    images = _pixel_bytes(plan, _own(file, source).train)
+    """There is memory for the model, an update, its masks, the images, and what a batch of them keeps for gradients."""
+    training, own = plan.experiment.training, _own(file, source).train
+    trained = TRAINING_BYTES[training.optimizer] * sum(plan.proposal.tensor_sizes)
+    images = _pixel_bytes(plan, own) + (plan.kept + plan.widest) * min(training.batch_size, len(own.images))
     # The model as it was sent, which is kept between rounds; what is fixed in it, as it was sent and in tensors.
     sent = plan.proposal.state.size + 2 * plan.proposal.fixed.size
     # The vector, a mask that is added to it, and its bytes while they are sent.
@@ -705,8 +718,11 @@ def check_client_memory(file: ClientFile, source: Source | None, plan: PlannedRu
 
 @check("memory")
 def check_server_memory(roster: Roster, source: Source | None, plan: PlannedRun) -> str:
-    """There is memory for the model, and for the vectors that arrive at a time."""
-    images = 0 if source is None else _pixel_bytes(plan, source.test)
+    """There is memory for the model, for the vectors that arrive at a time, and to judge the model by a batch."""
+    images = 0.0
+    if source is not None:
+        batch = min(EVALUATION_BATCH, len(source.test.images))
+        images = _pixel_bytes(plan, source.test) + _WIDE * plan.widest * batch
     if plan.proposal.secure:
         # Of clients in groups twice as many vectors may be under way (protocol/sum/vector_sum.py).
         vectors = min(plan.proposal.clients, (2 if roster.groups else 1) * UPLOADS) + 1

@@ -368,8 +368,17 @@ def test_memory(office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ):
             monkeypatch.setattr(module, "available_memory", lambda available=available: available)
             found, detail = office.look(party, "memory", experiment)
-            said = bool(re.match(rf"about [\d,]+ MB needed, \d of them for {what}{end}", detail))
+            said = bool(re.match(rf"about [\d,]+ MB needed, \d+ of them for {what}{end}", detail))
             assert (found, said) == (state, True), detail
+
+
+def test_a_batch_takes_memory(office: Office, tmp_path: Path) -> None:
+    """The client has 24 images: more are in no batch."""
+    megabytes = []
+    for batch in (1, 24, 100):
+        experiment = changed(tmp_path, image_size="64", batch_size=str(batch))
+        megabytes.append(int(re.findall(r"(\d+) of them", office.look("client", "memory", experiment)[1])[0]))
+    assert 5 * megabytes[0] < megabytes[1] == megabytes[2]
 
 
 def test_the_fixed_part_of_a_model(office: Office, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tacit.models.interruption import Interrupted
 from tacit.models.layout import Layout
 from tacit.models.networks import build
 from tacit.models.partition import divide
-from tacit.models.training import Evaluation, LocalStatistics, evaluate, gradient, seeded, train
+from tacit.models.training import Evaluation, LocalStatistics, evaluate, gradient, pass_bytes, seeded, train
 
 CPU = torch.device("cpu")
 EPSILON = 2.0**-24  # unit roundoff of float32
@@ -270,3 +270,12 @@ def test_augmentation_draws_for_every_image_anew_from_the_seed(augment: tuple[st
     different = {tuple(each.flatten().tolist()) for each in first}
     assert len(different) == 2 if augment == ("flip",) else len(different) > 2
     assert torch.equal(x, image.repeat(40, 1, 1, 1))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_bytes_of_a_pass(device: str) -> None:
+    with torch.device(device):
+        model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+        # What the layers read is kept, and not their weights; GELU reads and writes most.
+        assert pass_bytes(model, torch.zeros(2, 8)) == (4 * 2 * (8 + 16 + 16), 4 * 2 * (16 + 16))
+        assert pass_bytes(model, torch.zeros(2, 9)) == (0, 0)
