@@ -107,7 +107,17 @@ def refused_beyond(port: int, most: int) -> int:
     return most
 
 
+def restart(relays: list[Process], number: int, start: str, folder: Path) -> str:
+    """End a relay and start it again; what it said."""
+    relays[number].signal(signal.SIGTERM)
+    relays[number].end()
+    said = relays[number].everything
+    relays[number] = Process.of(["sh", "-c", start], folder)
+    return said
+
+
 def test_a_federation_through_a_proxy_that_inspects_tls(tmp_path: Path, folder: Path) -> None:
+    """Both relays are started again in the run."""
     tls, plain = free_port(), free_port()
     proxy = InspectingProxy(folder / "relay.pem")
     server_socket, client_socket = folder / "server.sock", folder / "relay.sock"
@@ -119,13 +129,11 @@ def test_a_federation_through_a_proxy_that_inspects_tls(tmp_path: Path, folder: 
         "/run/tacit/relay.sock": str(client_socket), "proxy.hospital.example:3128": f"127.0.0.1:{proxy.port}",
         "wards.example:443": f"127.0.0.1:{tls}",
     })  # fmt: skip
-    relays = [
-        Process.of(["sh", "-c", f"{beginning} {path}"], folder)
-        for beginning, path in (
-            ("PATH=/usr/sbin:/usr/bin exec haproxy -f", haproxy),
-            ("umask 177; exec stunnel", stunnel),
-        )
-    ]
+    starts = (
+        f"PATH=/usr/sbin:/usr/bin exec haproxy -f {haproxy}",
+        f"umask 177; exec stunnel {stunnel}",
+    )
+    relays = [Process.of(["sh", "-c", start], folder) for start in starts]
     try:
         wait_for(client_socket, relays[1])
         assert client_socket.stat().st_mode & 0o777 == 0o600
@@ -134,15 +142,17 @@ def test_a_federation_through_a_proxy_that_inspects_tls(tmp_path: Path, folder: 
             hosts.client("client-1", connect=f"ipc://{client_socket}")
             for name in ("client-2", "client-3"):
                 hosts.client(name, connect=f"tcp://127.0.0.1:{plain}")
-            hosts.experiment(rounds=2)
+            hosts.experiment(rounds=4, epochs=30)
             server = hosts.start("server", "server", "party.toml", "experiment.toml")
             wait_for(server_socket, server)
             assert server_socket.stat().st_mode & 0o777 == 0o600
             reached = hosts.run("client-1", "preflight", "party.toml")
             assert re.search(r"curve +ok +it has the key of server", reached.everything), reached.everything
             clients = [hosts.start(name, "client", "party.toml") for name in hosts.names[1:]]
+            server.until("round 1 of 4 completed")
+            said = [restart(relays, number, start, folder) for number, start in enumerate(starts)]
             assert [one.end() for one in (server, *clients)] == [0] * 4, server.everything
-            assert "round 2 of 2 completed by 3 of 3 clients" in server.everything
+            assert "round 4 of 4 completed by 3 of 3 clients" in server.everything
             again = hosts.experiment(rounds=3)
             again.write_text(again.read_text().replace('"small"', '"again"'))
             server = hosts.start("server", "server", "party.toml", "experiment.toml")
@@ -155,6 +165,6 @@ def test_a_federation_through_a_proxy_that_inspects_tls(tmp_path: Path, folder: 
     assert set(proxy.targets) == {f"127.0.0.1:{tls}"}
     assert b"CURVE" in proxy.seen
     assert not re.search(rb"client-|server|small|Hello|roster", bytes(proxy.seen))
-    sources = re.findall(r"^127\.0\.0\.1:\d+ .* hospitals(~?) ", relays[0].everything, re.M)
+    sources = re.findall(r"^127\.0\.0\.1:\d+ .* hospitals(~?) ", said[0] + relays[0].everything, re.M)
     assert sources.count("~") >= 1
     assert sources.count("") >= 2

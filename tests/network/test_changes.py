@@ -1,5 +1,7 @@
 """What changes while a federation goes on: who takes part, who is there, and where the server is."""
 
+import json
+import re
 import signal
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from tests.cli.hosts import Process
 from tests.cli.office import Office
 from tests.network.federation import PORT, NetworkHosts, federation
 
+ODD_HOST = str(Path(__file__).with_name("odd_host.py"))
 ENDLESS = 10_000
 """Rounds: the server is stopped when enough was seen."""
 
@@ -46,23 +49,37 @@ def test_who_is_added_trains_from_the_next_round_and_who_refuses_is_left_out(tmp
 
 
 def test_three_hospitals_live_through_the_reboot_of_one(tmp_path: Path) -> None:
-    """All three are needed, and one is away for longer than the grace: the others wait for it, and nobody fails."""
+    """All three are needed, and one is away for longer than the grace: the others wait for it, and nobody fails. Its
+    clock is an hour behind afterwards, and what its environment says of proxies is nothing to it."""
     with federation(tmp_path, clients=3, grace=2) as hosts:
         server, clients = hosts.federate(rounds=3)
         events = hosts.events()
         events.wait(RoundEnded, round=1)
         events.wait(PhaseEnded, next=Phase.TRAIN)
-        hosts.network.unplug("client-2")
         clients["client-2"].signal(signal.SIGKILL)
         assert clients["client-2"].end() == -signal.SIGKILL
         # The grace is over.
         events.wait(GatheringStarted)
         server.until("client-2")
-        hosts.network.plug("client-2")
-        clients["client-2"] = hosts.start("client-2", "client", "party.toml")
+        clients["client-2"] = hosts.start("client-2", "-1", "client", "party.toml", script=ODD_HOST)
         assert [one.end() for one in (server, *clients.values())] == [0] * 4, server.everything
         assert hosts.rounds()[-1]["survivors"] == list(hosts.names[1:])
         assert [one["status"] for one in hosts.rounds()].count("completed") == 3, hosts.rounds()
+
+
+def test_the_status_names_a_client_that_has_come_to_a_halt(tmp_path: Path) -> None:
+    """Its process is stopped as by a debugger, or a machine that swaps; the round waits, and ends with it."""
+    with federation(tmp_path, clients=3) as hosts:
+        server, clients = hosts.federate(rounds=2)
+        events = hosts.events()
+        events.wait(PhaseEnded, next=Phase.TRAIN)
+        clients["client-3"].signal(signal.SIGSTOP)
+        path = hosts.path / "server" / "state" / "status.json"
+        while json.loads(path.read_bytes())["waiting_for"] != ["client-3"]:
+            assert server.process.poll() is None, server.everything
+        assert re.search(r"^waits for +client-3$", hosts.run("server", "status", "party.toml").everything, re.M)
+        clients["client-3"].signal(signal.SIGCONT)
+        hosts.finish(server, clients)
 
 
 def test_clients_find_a_server_that_has_another_address(tmp_path: Path) -> None:
