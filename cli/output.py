@@ -6,6 +6,8 @@ A command that cannot do what it was asked says why in one line on standard erro
 from __future__ import annotations
 
 import os
+import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -104,7 +106,12 @@ def show(console: Console, result: Result) -> None:
         if isinstance(item, Table):
             console.print(terminal(item))
         else:
-            say(console, item, style="yellow" if isinstance(item, Caution) else "")
+            lines, label = [str(item)], re.match(r"\S+(?: \S+)* {2,}", item)
+            if console.is_terminal and label:
+                # On a screen a value stands beside its name, however many lines it takes.
+                lines = textwrap.wrap(item, console.width, subsequent_indent=" " * label.end())
+            for line in lines:
+                say(console, line, style="yellow" if isinstance(item, Caution) else "")
 
 
 def warn(remark: object) -> None:

@@ -34,7 +34,7 @@ from tacit.parties.links.roster import RosterFileError, check_own, given_roster,
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, check_release, mark_release
 from tacit.parties.runs.events import RunOpened
 from tacit.parties.runs.experiment import literal
-from tacit.parties.runs.results import Result
+from tacit.parties.runs.results import Caution, Result
 from tacit.parties.runs.state import Line, RunState
 from tacit.parties.session.event_log import EventLogError, Tell
 from tacit.parties.session.events import (
@@ -50,7 +50,8 @@ from tacit.parties.session.events import (
 from tacit.parties.session.journal import JournalError
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.roster import Role, Roster, check_follows
+from tacit.protocol.core.roster import Role, Roster, check_rules, check_version
+from tacit.protocol.sum.states import Phase
 
 
 def available_memory() -> int | None:
@@ -268,6 +269,7 @@ class Status(Result, frozen=True, kw_only=True, tag="tacit.status.1"):
         counted = "round" if self.learning else _COUNTED.get(self.role, "")
         since = f", for {_ago(now - self.phase_since)}"
         absent = "; ".join(f"{name}: {why}" for name, why in self.absent.items())
+        phase = "between rounds" if self.phase == Phase.SESSION.value else self.phase.lower().replace("_", " ")
         facts = [
             ("party", f"{self.name}, {self.role}"),
             ("running", f"yes, process {self.process}, for {_ago(now - self.since)}" if running else "no"),
@@ -275,17 +277,19 @@ class Status(Result, frozen=True, kw_only=True, tag="tacit.status.1"):
             ("experiment", self.experiment),
             ("session", self.session),
             (counted, f"{self.round} of {self.rounds}" if self.rounds else str(self.round)),
-            ("phase", self.phase.lower().replace("_", " ") + (since if running and self.phase_since else "")),
+            ("phase", phase + (since if running and self.phase_since else "")),
             ("waits for", ", ".join(self.waiting_for) if running else ""),
             ("without", absent if running else ""),
             ("serves", ", ".join(self.serves) if running else ""),
         ]
-        for name, happened in (("ALERT", self.alert), ("last event", self.last_event), ("last error", self.last_error)):
+        last = None if self.last_event == self.last_error else self.last_event
+        for name, happened in (("ALERT", self.alert), ("last event", last), ("last error", self.last_error)):
             if happened is not None:
                 facts.append((name, f"{happened.detail} ({_ago(now - happened.time)} ago)"))
         for name, value in facts:
             if name and value:
-                yield f"{name:<12}{value}"
+                line = f"{name:<12}{value}"
+                yield Caution(line) if name in ("ALERT", "last error") else line
 
 
 _COUNTED: Final = {"server": "round", "client": "round", "data-owner": "images"}
