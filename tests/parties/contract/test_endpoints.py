@@ -204,6 +204,9 @@ async def test_a_client_finds_back_to_a_server_that_starts_again(transport: Any,
         waiting = asyncio.create_task(until(alice, Received))
         async with await transport.bind(server.address) as successor:
             assert await until(successor, LinkUp) == LinkUp("alice")
+            if transport.scheme == "tokens":
+                # Nothing is heard before the token, so its sender says it again.
+                await alice.send([b"for your successor"])
             assert await contents(successor, until, 1) == [("alice", [b"for your successor"])]
             await successor.send("alice", [b"welcome back"])
             assert bytes((await waiting).frames[0]) == b"welcome back"
