@@ -1,7 +1,11 @@
 """Pages: every one is found from docs/README.md, every link leads somewhere, and every file that is named exists."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -32,3 +36,13 @@ def test_every_file_that_is_named_exists() -> None:
         paths = [path for path in code if path.split("/")[0] in FOLDERS and "/" in path and " " not in path]
         assert paths
         assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+def test_units_are_understood_by_systemd() -> None:
+    """But for the program, which is not installed where they expect it."""
+    units = sorted((DOCS / "examples" / "systemd").glob("*.service"))
+    asked = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True)
+    complaints = (asked.stdout + asked.stderr).splitlines()
+    assert [line for line in complaints if "/opt/tacit/.venv/bin/tacit is not executable" not in line] == []
+    assert len(complaints) == len(units) == 4
