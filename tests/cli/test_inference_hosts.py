@@ -20,6 +20,7 @@ with pytest.MonkeyPatch.context() as patch:
 pytestmark = pytest.mark.end_to_end
 
 MANY = 300
+FEW = 30
 Invoke = Callable[..., Result]
 
 
@@ -105,6 +106,29 @@ def test_answers_of_two_models_are_not_mixed(house: House, many: Path) -> None:
         r"remove .*state/answers/[0-9a-f]{32}\.jsonl to ask about all of them again",
         line,
     )
+
+
+def test_a_lost_dealer_and_a_killed_data_owner_cost_no_answer(house: House, many: Path) -> None:
+    """Each is started again by the same command. Neither counts as a refusal, on either side."""
+    few = house.path / "few.npz"
+    with np.load(many) as arrays:
+        np.savez(few, **{name: arrays[name][:FEW] for name in arrays})
+    house.alice(batch=2, images=str(few))
+    dealer, _ = house.start("dealer"), house.start("owner")
+    alice = house.start("alice")
+    alice.until(f"^4 of {FEW} images")
+    dealer.signal(signal.SIGKILL)
+    dealer.end()
+    house.start("dealer")
+    alice.until(f"^12 of {FEW} images")
+    alice.signal(signal.SIGKILL)
+    alice.end()
+    again = house.start("alice")
+    assert again.end() == 0, again.everything
+    assert re.search(rf"{FEW} images, 1\d of them answered", again.everything)
+    for name in ("owner", "alice"):
+        ledger = (house.path / name / "state" / "ledger.json").read_text()
+        assert re.findall(r'"refused": ?(\d+)', ledger) == ["0"], ledger
 
 
 def test_a_data_owner_stops_at_its_own_limit(house: House) -> None:
