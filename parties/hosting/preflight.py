@@ -1,8 +1,7 @@
 """Check, before a session, that a party has what it will need: one finding per line, with the remedy.
 
 A check returns the text of its finding, with a value that later checks use if there is one, and raises where something
-is missing. A check that depends on one that did not pass is not made. A peer is probed by a message that begins nothing
-and must be answered. Where no link comes about, a bare connection shows why.
+is missing. A check that depends on one that did not pass is not made.
 """
 
 from __future__ import annotations
@@ -11,21 +10,18 @@ import asyncio
 import ctypes
 import math
 import os
-import re
 import resource
-import secrets
 import shutil
-import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import wraps
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -58,6 +54,7 @@ from tacit.parties.hosting.party_file import (
     PartyFileError,
     ServerFile,
 )
+from tacit.parties.hosting.probe import DEALER, MODEL_OWNER, SERVER, SUMS, TEACHER, NotReady, Peer, State, probe
 from tacit.parties.hosting.protocols import PROTOCOLS
 from tacit.parties.hosting.server import (
     ServerImages,
@@ -72,8 +69,8 @@ from tacit.parties.inference.private_model import AskedModel, OwnedModel
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.policy import ProposedTask
 from tacit.parties.learning.task import class_digest, configure
-from tacit.parties.links.client_endpoint import ClientEndpoint, CopyError, NotAdmittedError, UnreachableError
-from tacit.parties.links.endpoint import IPC, EndpointError, Received, host_of, resolve
+from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
+from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys, generate, load
 from tacit.parties.links.roster import check_own, read_roster
 from tacit.parties.links.server_endpoint import ServerEndpoint
@@ -82,221 +79,20 @@ from tacit.parties.protections.sides import TaskError
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.results import Result
 from tacit.parties.session.journal import JournalFile
-from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.core.blob import NO_BLOB
-from tacit.protocol.core.codec import Envelope, decode, encode
-from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.link import NO_SESSION
-from tacit.protocol.core.messages import Abort, Blob, Kinds, Message, Resume
-from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.messages import Blob
+from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.audit import audited_of
 from tacit.protocol.inference.data_owner import InferenceDataOwner
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, Terms
+from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.quota import Spent
 from tacit.protocol.inference.results import Agreed, InferenceEnded
 from tacit.protocol.inference.schedule import Sizes, pass_rounds, weight_bytes
 from tacit.protocol.session.client_session import check_group, journalled_group
-from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import JournalEntry
 from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.configuration import Configuration
-
-State = Literal["ok", "warning", "untested", "absent", "wrong"]
-
-_SIGNATURE: Final = b"\xff\0\0\0\0\0\0\0\0\x7f"
-_GREETING_BYTES: Final = 64
-"""Both ends of ZeroMQ begin with as many (RFC 23): signature, version, from the 12th on the mechanism."""
-
-
-class NotReady(Exception):
-    """Something that will be needed is missing, or could not be checked; the message says what, and the remedy."""
-
-    def __init__(self, detail: str, state: State = "wrong") -> None:
-        super().__init__(detail)
-        self.state = state
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peer:
-    """A kind of peer.
-
-    prefix: begins the names of its findings. address_key: its address in the party file. other: what may be found at
-    the address instead, with the same key, and the messages that it sends.
-    """
-
-    what: str
-    prefix: str
-    address_key: str
-    role: Literal["server", "dealer"]
-    kinds: Kinds
-    other: tuple[str, Kinds] | None = None
-
-    def member(self, roster: Roster) -> Member:
-        return roster.server if self.role == "server" else roster.dealer
-
-    def question(self, roster: Roster) -> Message:
-        """A message that the peer answers, and that begins no session.
-
-        A model owner answers a hello with its offer; the dealer hears of a session only when both owners agree. Anybody
-        else is asked to resume a conversation that never was: a server refuses it, and a dealer does not know it.
-        """
-        offers = self.role == "server" and self.kinds is not MESSAGES
-        return InferenceHello(roster=roster.hash) if offers else Resume()
-
-
-SERVER: Final = Peer(
-    what="server", prefix="", address_key="connect", role="server", kinds=MESSAGES,
-    other=("a model owner of private inference", INFERENCE_MESSAGES),
-)  # fmt: skip
-DEALER: Final = Peer(
-    what="dealer", prefix="dealer-", address_key="dealer", role="dealer", kinds=INFERENCE_MESSAGES
-)  # fmt: skip
-SUMS: Final = Peer(
-    what="dealer of the sums", prefix="sums-", address_key="adaptation.sums", role="dealer", kinds=MESSAGES,
-    other=("where the dealer deals, and not where it sums", INFERENCE_MESSAGES),
-)  # fmt: skip
-MODEL_OWNER: Final = Peer(
-    what="model owner", prefix="owner-", address_key="model_owner", role="server", kinds=INFERENCE_MESSAGES,
-    other=("the server of a federation", MESSAGES),
-)  # fmt: skip
-TEACHER: Final = replace(
-    MODEL_OWNER, kinds=ADAPTATION_MESSAGES, other=("a model owner of private inference", INFERENCE_MESSAGES)
-)
-"""A model owner beside whose model data owners learn."""
-
-
-async def probe(
-    peer: Peer, address: str, keys: PartyKeys, roster: Roster, *, seconds: float, tokens: TokenFile | None = None
-) -> AsyncIterator[tuple[str, Sequence[bytes]]]:
-    """Probe name, TCP, CURVE and version of a peer, one after the other: yields what was found of each, the last with
-    the frames of the peer's answer. Waits `seconds` for every answer.
-
-    Raises NotReady, EndpointError, or ValueError for the first that is not as it should be.
-    """
-    yield await _addresses(address), ()
-    member, accepts = peer.member(roster), f"{address} accepts connections"
-    try:
-        endpoint = await ClientEndpoint.connect(
-            address, keys=keys, server=member, connect_deadline=seconds, tokens=tokens
-        )
-    except NotAdmittedError:
-        yield accepts, ()
-        raise
-    except EndpointError as error:
-        greeting = await _greeting(peer, address, seconds)
-        yield accepts, ()
-        if isinstance(error, UnreachableError) and greeting[12:17] == b"CURVE":
-            raise NotReady(
-                f"what listens at {address} has not answered in {seconds:g} s: the {peer.what} is busy, or starts; "
-                "try again",
-                "untested",
-            ) from None
-        raise NotReady(why_no_link(peer, address, member, greeting)) from None
-    async with endpoint:
-        yield accepts, ()
-        yield f"it has the key of {member.name}, and knows this party's", ()
-        frames = await _answer(endpoint, peer, keys, roster, seconds)
-    check_version(peer, address, frames)
-    yield f"{peer.kinds.version} of the protocol, as the {peer.what}'s", frames
-
-
-async def _addresses(address: str) -> str:
-    await resolve(address)
-    if (host := host_of(address)) is None:
-        return f"{address} needs none"
-    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return f"{host} is {', '.join(sorted({str(entry[4][0]) for entry in found}))}"
-
-
-async def _greeting(peer: Peer, address: str, seconds: float) -> bytes:
-    """What a client of ZeroMQ is sent first at the address, at most 64 bytes. NotReady where nothing accepts it."""
-    try:
-        async with asyncio.timeout(seconds):
-            if address.startswith(IPC):
-                reader, writer = await asyncio.open_unix_connection(address.removeprefix(IPC))
-            else:
-                reader, writer = await asyncio.open_connection(host_of(address), int(address.rpartition(":")[2]))
-    except TimeoutError:
-        raise NotReady(
-            f"no answer from {address} in {seconds:g} s: a firewall drops packets, or the host is off", "absent"
-        ) from None
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise NotReady(
-            f"nothing listens at {address} ({reason}): start the {peer.what}, or check the address and the firewall",
-            "absent",
-        ) from None
-    received = b""
-    # A timeout is an OSError too.
-    with suppress(OSError):
-        # No more than this, or a peer with another mechanism hangs up before it has named it.
-        writer.write(_SIGNATURE + b"\x03\x01")
-        async with asyncio.timeout(seconds):
-            while len(received) < _GREETING_BYTES and (more := await reader.read(_GREETING_BYTES - len(received))):
-                received += more
-    writer.close()
-    return received
-
-
-def why_no_link(peer: Peer, address: str, member: Member, greeting: bytes) -> str:
-    """Explain what is at an address where no link comes about, by the bytes that it sends first."""
-    if not greeting.startswith(_SIGNATURE[:1]) or greeting[9:10] != _SIGNATURE[9:]:
-        shown = re.sub(r"[^ -~]+", " ", greeting.decode("latin-1")).strip()
-        if shown:
-            return f"what listens at {address} is no tacit {peer.what} (it says {shown!r}): correct the address"
-        return (
-            f"what listens at {address} says nothing: it is no tacit {peer.what}, or one that is stopped or overloaded"
-        )
-    if greeting[12:32].rstrip(b"\0") not in (b"CURVE", b""):
-        return f"what listens at {address} is another service of ZeroMQ, without CURVE: correct the address"
-    return (
-        f"who listens at {address} has another key than {member.name} in the roster: compare fingerprints of the "
-        f"roster by telephone, and get the {peer.what}'s own; do not connect before it is known whose key that is"
-    )
-
-
-async def _answer(
-    endpoint: ClientEndpoint, peer: Peer, keys: PartyKeys, roster: Roster, seconds: float
-) -> Sequence[bytes]:
-    question = peer.question(roster)
-    # A session that nobody has drawn, or none at all.
-    resumes = isinstance(question, Resume)
-    envelope = Envelope(
-        version=peer.kinds.version, type=question.TYPE, sender=keys.name, round=0, sequence=0, link=int(resumes),
-        session=secrets.token_bytes(32) if resumes else NO_SESSION,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(seconds):
-            await endpoint.send(encode(question, envelope))
-            while True:
-                event = await endpoint.receive()
-                if isinstance(event, Received):
-                    return tuple(map(bytes, event.frames))
-    except CopyError:
-        raise
-    except (TimeoutError, EndpointError):
-        return ()
-
-
-def check_version(peer: Peer, address: str, frames: Sequence[bytes]) -> None:
-    """Raise NotReady or RemoteProtocolError unless these are an answer in the peer's protocol and its version."""
-    if not frames:
-        raise NotReady(
-            f"the {peer.what} has not answered: it is busy, or bars this party; its log says why", "untested"
-        )
-    if peer.other is not None:
-        with suppress(RemoteProtocolError):
-            decode(frames, peer.other[1])
-            raise NotReady(f"what listens at {address} is {peer.other[0]}: correct the address")
-    try:
-        answer = decode(frames, peer.kinds).parse()
-    except RemoteProtocolError as error:
-        if error.code is Code.VERSION:
-            raise
-        return
-    if isinstance(answer, Abort) and answer.code is Code.VERSION:
-        raise NotReady(answer.detail)
-
 
 ANSWER_SECONDS: Final = 4.0
 """How long an answer is waited for; a peer that is there answers at once."""
@@ -492,9 +288,10 @@ def _nearest(path: Path) -> Path:
     return next(place for place in (path, *path.parents) if place.exists())
 
 
-def _running(file: PartyFile) -> bool:
-    """Whether a process of this party has its folder, and its links."""
-    return PartyFolder(Path(file.directory)).is_held()
+def _check_idle(file: PartyFile, doing: str) -> None:
+    """NotReady if a process of this party has its folder, and its links; doing: what it does with it."""
+    if PartyFolder(Path(file.directory)).is_held():
+        raise NotReady(f"a process of this party {doing}", "untested")
 
 
 def _check_memory(own: float, what: str = "weights, images, and the longest round of a pass") -> str:
@@ -685,8 +482,7 @@ def check_policy(file: ClientFile, roster: Roster, plan: PlannedRun) -> str:
 @check("journal")
 def check_journal(file: ClientFile, keys: PartyKeys, roster: Roster) -> str:
     """The client's former rounds can be read, and it is in its former group."""
-    if _running(file):
-        raise NotReady("a process of this party has it now", "untested")
+    _check_idle(file, "has it now")
     folder = PartyFolder(Path(file.directory))
     lines = JournalFile(folder.journal(keys.name), tokens=TokenFile(folder.tokens)).read()
     check_group(journalled_group(lines), roster, keys.name)
@@ -804,8 +600,7 @@ def check_learned(file: DataOwnerFile) -> tuple[str, Learned]:
 @check("answers")
 def check_answers(file: DataOwnerFile, images: OwnImages, learned: Learned | None) -> tuple[str, AnswersFile]:
     """Former answers can be read."""
-    if _running(file):
-        raise NotReady("a process of this party writes them now", "untested")
+    _check_idle(file, "writes them now")
     known = own_answers(PartyFolder(Path(file.directory)), images, learned)
     if known.by is None:
         return "none yet", known
@@ -883,10 +678,7 @@ def _pass_bytes(sizes: Sizes, batch: int) -> int:
 @check("address")
 def check_address(file: ListeningFile, keys: PartyKeys, roster: Roster) -> str:
     """The party can listen, and the addresses that it gives to others lead to it."""
-    if _running(file):
-        raise NotReady(
-            f"a process of this party listens at {file.bind} now: `tacit status` says how it stands", "untested"
-        )
+    _check_idle(file, f"listens at {file.bind} now: `tacit status` says how it stands")
     return asyncio.run(_listen(file, keys, roster))
 
 
@@ -926,11 +718,8 @@ async def _check_peer(peer: Peer, file: PartyFile, keys: CheckResult, roster: Ch
             needs = [keys, roster, *needs]
         result = _left_out(name, needs)
         try:
-            if result is None and stage == "tcp" and _running(file):
-                raise NotReady(
-                    f"a process of this party has its link to the {peer.what} now: `tacit status` says how it stands",
-                    "untested",
-                )
+            if result is None and stage == "tcp":
+                _check_idle(file, f"has its link to the {peer.what} now: `tacit status` says how it stands")
             results.append(result or _passed(name, *await anext(stages)))
         except _MENDABLE as error:
             results.append(_failed(name, error))

@@ -33,18 +33,15 @@ from tacit.parties.hosting.party_file import (
     OwnImagesConfiguration,
     ServerFile,
 )
-from tacit.parties.hosting.preflight import (
+from tacit.parties.hosting.preflight import check_data_owner_memory, check_pixels, check_terms, preflight
+from tacit.parties.hosting.probe import (
     DEALER,
     MODEL_OWNER,
     SERVER,
     SUMS,
     NotReady,
     Peer,
-    check_data_owner_memory,
-    check_pixels,
-    check_terms,
     check_version,
-    preflight,
     probe,
     why_no_link,
 )
