@@ -50,7 +50,7 @@ from tacit.parties.session.events import (
 from tacit.parties.session.journal import JournalError
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.events import Event
-from tacit.protocol.core.roster import Role, Roster, check_rules, check_version
+from tacit.protocol.core.roster import Role, Roster, check_follows
 from tacit.protocol.sum.states import Phase
 
 
