@@ -100,9 +100,7 @@ def apply_masks(words: Words, masks: Sequence[Mask], ring: Ring, *, start: int =
 def _prepared(masks: Sequence[Mask], first_block: int) -> list[tuple[CipherContext, np.ufunc]]:
     """For each mask its cipher, from this cipher block on, and how its words are added."""
     counter = _counter(first_block)
-    return [
-        (_encryptor(mask.seed, mask.usage, counter), np.add if mask.sign == 1 else np.subtract) for mask in masks
-    ]
+    return [(_encryptor(mask.seed, mask.usage, counter), np.add if mask.sign == 1 else np.subtract) for mask in masks]
 
 
 def _take_steps(words: Words, steps: Sequence[tuple[CipherContext, np.ufunc]], ring: Ring) -> None:
