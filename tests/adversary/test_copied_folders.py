@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tacit.parties.links.client_endpoint import ClientEndpoint, CopyError
+from tacit.parties.links import server_endpoint
+from tacit.parties.links.client_endpoint import ClientEndpoint, CopyError, NotAdmittedError
 from tacit.parties.links.endpoint import CopyDetected, LinkLost, LinkUp, Received
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.links.server_endpoint import ServerEndpoint
@@ -82,6 +83,25 @@ class House:
 @pytest.fixture
 def house(tmp_path: Path, keys: Keys, roster: Roster) -> House:
     return House(tmp_path, keys, roster)
+
+
+@pytest.mark.threat("stranger/copied-folder")
+@pytest.mark.asyncio
+async def test_strangers_do_not_silence_the_alert(
+    house: House, keys: Keys, roster: Roster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many refusals as are reported are those of keys that nobody knows."""
+    monkeypatch.setattr(server_endpoint, "_MAX_REFUSALS", 1)
+    async with await house.serve("server"):
+        with pytest.raises(NotAdmittedError):
+            await ClientEndpoint.connect(house.server.address, keys=keys["stranger"], server=roster.server)
+        async with await house.start("alice") as first:
+            await house.heard(first)
+        house.copy("alice", "backup")
+        async with await house.start("alice") as second:
+            await house.heard(second)
+            async with await house.start("backup"):
+                assert (await house.copies()).peer == "alice"
 
 
 @pytest.mark.threat("stranger/copied-folder")
