@@ -201,7 +201,11 @@ class ClientEndpoint(Endpoint):
 
     async def _accept(self, frames: list[zmq.Frame]) -> None:
         if not frames[0].bytes and self._tokens is not None:
+            before = self._greeting
             self._take_greeting(frames[1].bytes if len(frames) > 1 else b"")
+            if self._greeting != before:
+                # The server learns that the token is on the disk here.
+                await self._greet()
         self._deliver(self._server, [frame.buffer for frame in frames])
 
     def _take_greeting(self, said: bytes) -> None:

@@ -423,6 +423,8 @@ class ServerEndpoint(Endpoint):
                 self._processes[name] = process
                 self._links.open(routing_id, name)
         if self._links.hears(routing_id, name):
+            if self._tokens is not None and not payload[0].bytes and len(payload) > 1:
+                self._tokens.confirm(self._roster.member(name), payload[1].bytes)
             self._deliver(name, [frame.buffer for frame in payload])
 
     async def _replace(self, name: str, former: bytes, link: bytes) -> None:

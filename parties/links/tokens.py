@@ -59,6 +59,8 @@ class _Token(msgspec.Struct):
     token: bytes = _NONE
     fresh: bytes = _NONE
     """Presented by a client with the next start, and not yet accepted."""
+    confirmed: bool = False
+    """At a server: the client has presented the token since, so its folder has it."""
 
 
 class _Kept(msgspec.Struct, omit_defaults=True):
@@ -114,12 +116,21 @@ class TokenFile:
             return Verdict.COPY if known.count else Verdict.CURRENT
         count, token, fresh = _PRESENTED.unpack(presented)
         if compare_digest(fresh, known.token):
-            return Verdict.CURRENT
+            # A backup of a folder that waited for its server has the fresh token too, and not the acceptance.
+            stale = known.confirmed and not compare_digest(token, known.token)
+            return Verdict.COPY if stale else Verdict.CURRENT
         if known.count and not compare_digest(token, known.token):
             return Verdict.OLD_SERVER if count > known.count else Verdict.COPY
-        known.count, known.token = count + 1, fresh
+        known.count, known.token, known.confirmed = count + 1, fresh, False
         self._save()
         return Verdict.CURRENT
+
+    def confirm(self, client: Member, presented: bytes) -> None:
+        """Note that a greeting of the client shows the accepted token as its own."""
+        known = self._of(client)
+        if not known.confirmed and presented[-2 * TOKEN_BYTES :] == 2 * known.token:
+            known.confirmed = True
+            self._save()
 
     @property
     def journal(self) -> int:

@@ -127,6 +127,20 @@ async def test_an_old_token_is_refused_and_the_link_in_use_goes_on(house: House)
 
 @pytest.mark.threat("stranger/copied-folder")
 @pytest.mark.asyncio
+async def test_a_backup_of_a_folder_that_waited_for_its_server_is_refused(house: House, roster: Roster) -> None:
+    """It has the fresh token that the server accepted later; so has a process that was killed before it knew."""
+    presented = TokenFile(house.path / "alice").present(roster.server)
+    house.copy("alice", "backup")
+    known = TokenFile(house.path / "elsewhere")
+    assert [known.judge(roster.member("alice"), presented) for _ in range(2)] == [Verdict.CURRENT] * 2
+    async with await house.serve("server"), await house.start("alice") as alice:
+        await house.heard(alice)
+        await house.refused(await house.start("backup"), "started elsewhere since")
+        await house.heard(alice, b"goes on")
+
+
+@pytest.mark.threat("stranger/copied-folder")
+@pytest.mark.asyncio
 async def test_a_start_with_the_current_token_takes_the_place_and_the_former_process_is_told(house: House) -> None:
     async with await house.serve("server"):
         first = await house.start("alice")
