@@ -63,7 +63,7 @@ class RandomWords(Cheat):
         span, ring = agreement.chunk_span(chunk), agreement.ring
         words = np.frombuffer(os.urandom((span.stop - span.start) * ring.word.itemsize), ring.word).copy()
         ring.reduce_into(words)
-        return replace(send, payload=ring.pack(words))
+        return structs.replace(send, payload=ring.pack(words))
 
 
 class WrongCommitment(Cheat):
@@ -76,7 +76,7 @@ class WrongCommitment(Cheat):
         if not isinstance(send.message, ShareKeys):
             return send
         other = digest(SumLabel.SEED, part.agreement.context, os.urandom(KEY_BYTES))
-        return replace(send, message=structs.replace(send.message, seed_commitment=other))
+        return structs.replace(send, message=structs.replace(send.message, seed_commitment=other))
 
 
 class FalseComplaint(Cheat):
@@ -95,7 +95,7 @@ class FalseComplaint(Cheat):
             complaints=encode_members((owner,), agreement.size),
             signatures=signing.sign(SumLabel.SIGN_COMPLAINT, *signed) if agreement.active else b"",
         )
-        return replace(send, message=said)
+        return structs.replace(send, message=said)
 
     def hear(self, part: ClientPart, packet: Packet) -> Packet:
         """The answer tells it nothing, and it did not ask in earnest."""

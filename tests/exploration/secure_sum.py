@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from itertools import product
@@ -242,7 +242,7 @@ class SealsBadly(AggregationClient):
             parts = packet_signed(self.agreement, heard.message.digest, owner=self.member, holder=victim, packet=packet)
             signatures[victim] = self._sign(SumLabel.SIGN_SHARES, *parts)
         spoilt = structs.replace(message, packets=b"".join(packets.values()), signatures=b"".join(signatures.values()))
-        return replace(step, outputs=(replace(sent, message=spoilt),))
+        return structs.replace(step, outputs=(structs.replace(sent, message=spoilt),))
 
 
 def waits_forever(machine: Machine[Any]) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """Group keys explored: the real machines keep every rule, and machines that lack one check each are caught."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.machine import Heard, Output, Step, Trigger
@@ -55,7 +55,7 @@ class KeepsWhatWasCalledOff(SessionHolder):
             if state is HolderState.KEYED:
                 self._keys, self.state = keys, state
 
-        return replace(step, commit=commit)
+        return structs.replace(step, commit=commit)
 
 
 class TakesAnyKey(SessionHolder):

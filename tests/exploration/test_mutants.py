@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.errors import Code, RemoteProtocolError
@@ -130,7 +131,7 @@ class SwapsShares(AggregationClient):
 
 class WaitsForEver(AggregationClient):
     def on_peer_keys(self, *arguments: Any) -> Step[ClientState]:
-        return replace(super().on_peer_keys(*arguments), deadline=None)
+        return structs.replace(super().on_peer_keys(*arguments), deadline=None)
 
 
 class AddsTwice(AggregationServer):
@@ -198,7 +199,7 @@ class JournalsAfterwards(TrainingClient):
 
     def on_start_round(self, heard: Heard[StartRound], now: float) -> Step[TrainingState]:
         step = super().on_start_round(heard, now)
-        return replace(step, outputs=(), commit=lambda: [*(step.commit() or ()), *step.outputs])
+        return structs.replace(step, outputs=(), commit=lambda: [*(step.commit() or ()), *step.outputs])
 
 
 class ForgetsItsJournal(TrainingClient):
@@ -215,7 +216,7 @@ class ForgetsWhatItEntered(TrainingClient):
             self._entered = entered
             return outputs
 
-        return replace(step, commit=commit)
+        return structs.replace(step, commit=commit)
 
 
 class EntersOneRoundOnly(TrainingClient):
@@ -229,7 +230,7 @@ class EntersOneRoundOnly(TrainingClient):
 
 class WaitsForEverForARound(TrainingClient):
     def on_welcome(self, *arguments: Any) -> Step[TrainingState]:
-        return replace(super().on_welcome(*arguments), deadline=None)
+        return structs.replace(super().on_welcome(*arguments), deadline=None)
 
 
 def liar(client: type[AggregationClient], *, active: bool, whole: bool, size: int = 3) -> World[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +40,13 @@ class AnyRound(LearningModelOwner):
 
 class AnyStatement(LearningModelOwner):
     def on_begin_round(self, heard: Heard[Any], now: float) -> Step[Any]:
-        return super().on_begin_round(replace(heard, message=structs.replace(heard.message, count=0)), now)
+        return super().on_begin_round(structs.replace(heard, message=structs.replace(heard.message, count=0)), now)
 
 
 class AnyCommitment(LearningDataOwner):
     def on_started(self, heard: Heard[Any], now: float) -> Step[Any]:
         agreed = structs.replace(heard.message, weights=self.agreed.terms.weights)
-        return super().on_started(replace(heard, message=agreed), now)
+        return super().on_started(structs.replace(heard, message=agreed), now)
 
 
 class AnyCohort(LearningDataOwner):
@@ -63,7 +62,7 @@ class Alone(LearningDataOwner):
 class Resigned(LearningDataOwner):
     def on_sum_lost(self, heard: Heard[Any], now: float) -> Step[Any]:
         lost = structs.replace(heard.message, number=self.at(Arrivals).next, detail="it is lost")
-        return super().on_sum_lost(replace(heard, message=lost), now)
+        return super().on_sum_lost(structs.replace(heard, message=lost), now)
 
 
 def another_each_time(self: Openings, number: int) -> bytes:

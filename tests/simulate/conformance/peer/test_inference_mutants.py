@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ class AnySender(Link):
 class AnyModel(InferenceDataOwner):
     def on_started(self, heard: Heard[Any], now: float) -> Step[Any]:
         agreed = structs.replace(heard.message, weights=self.agreed.terms.weights)
-        return super().on_started(replace(heard, message=agreed), now)
+        return super().on_started(structs.replace(heard, message=agreed), now)
 
 
 class AnyTerms(InferenceDataOwner):
@@ -76,19 +75,19 @@ class Generous(InferenceModelOwner):
 
     def on_agreement(self, heard: Heard[Any], now: float) -> Step[Any]:
         offered = structs.replace(heard.message, images=min(heard.message.images, self._terms.most_images))
-        return super().on_agreement(replace(heard, message=offered), now)
+        return super().on_agreement(structs.replace(heard, message=offered), now)
 
 
 class Persuaded(InferenceModelOwner):
     def on_start_pass(self, heard: Heard[Any], now: float) -> Step[Any]:
         agreed = structs.replace(heard.message, weights=self.agreed.terms.weights)
-        return super().on_start_pass(replace(heard, message=agreed), now)
+        return super().on_start_pass(structs.replace(heard, message=agreed), now)
 
 
 class Repeating(InferenceDealer):
     def on_order(self, heard: Heard[Any], now: float) -> Step[Any]:
         ordered = structs.replace(heard.message, first=self._ordered[heard.sender])
-        return super().on_order(replace(heard, message=ordered), now)
+        return super().on_order(structs.replace(heard, message=ordered), now)
 
 
 class OneSided(InferenceDealer):
@@ -98,7 +97,7 @@ class OneSided(InferenceDealer):
         (other,) = {*self.owners} - {heard.sender}
         if waiting := self._orders[other]:
             shorter = waiting[0] = min(waiting[0], heard.message, key=lambda order: len(order.requests))
-            heard = replace(heard, message=shorter)
+            heard = structs.replace(heard, message=shorter)
         return super().on_order(heard, now)
 
 
