@@ -61,7 +61,7 @@ def dirichlet(labels: Indices, *, clients: int, alpha: float, seed: int) -> list
             return [np.sort(np.concatenate(owned)) for owned in zip(*pieces, strict=True)]
     raise ValueError(
         f"partition: {_MOST_DRAWS} draws with alpha {alpha} left one of {clients} clients with fewer than {fewest} "
-        f"of {len(labels)} images; take another alpha or fewer clients"
+        f'of {len(labels)} images; take another alpha, fewer clients, or partition = "iid"'
     )
 
 

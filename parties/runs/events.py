@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tacit.parties.runs.classes import TestClasses
 from tacit.parties.runs.directory import Hardware, Seed, machine, versions
@@ -95,6 +95,10 @@ class PartyFailed(Event, frozen=True, kw_only=True):
         return "debug" if self.again else "warning"
 
 
+MANY_NEIGHBOURS: Final = 300
+"""Of a thousand clients, each of whom signs, checks and opens a packet for each neighbour."""
+
+
 class ProcessesShared(Event, frozen=True, kw_only=True):
     """Clients of a simulation share processes, in which they take turns."""
 
@@ -105,11 +109,19 @@ class ProcessesShared(Event, frozen=True, kw_only=True):
     reason: str
     train_seconds: float
     phase_seconds: float
+    neighbours: int = 0
+    """With how many others each of them masks; 0 without masks."""
 
     @property
     def text(self) -> str:
         where = "1 process" if self.workers == 1 else f"{self.workers} processes"
-        return (
+        told = (
             f"{self.clients} clients share {where} and train in turns, up to {self.turns} in each ({self.reason}): "
             f"they get {self.train_seconds:,.0f} s to train, and {self.phase_seconds:,.0f} s for a phase"
         )
+        if self.neighbours >= MANY_NEIGHBOURS:
+            told += (
+                f"; each masks with {self.neighbours:,} others, which takes minutes in every round: "
+                'aggregation.graph = "regular" takes fewer where corrupt and dropout are small'
+            )
+        return told

@@ -62,6 +62,7 @@ class Hosting:
             reason=self.reason,
             train_seconds=deadlines.train,
             phase_seconds=deadlines.phase,
+            neighbours=experiment.graph_parameters().neighbours if experiment.aggregation.mode != "none" else 0,
         )
 
 

@@ -130,6 +130,14 @@ def test_status_follows_the_events_of_a_server(folder: PartyFolder) -> None:
     assert found.last_error is None
 
 
+def test_a_status_among_a_thousand_is_written_when_it_is_asked_for(folder: PartyFolder) -> None:
+    file = StatusFile(folder.status, status(), live=False)
+    take(file, phase(Phase.TRAIN))
+    assert not folder.status.exists()
+    file.write()
+    assert read_status(folder).phase == "TRAIN"
+
+
 OVER = SessionEnded(code=None, detail="")
 IN_ORDER: dict[str, tuple[str, list[Event]]] = {
     "who had only a look": ("server", []),

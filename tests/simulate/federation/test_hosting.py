@@ -33,10 +33,29 @@ def test_workers_that_are_asked_for_host_the_clients_evenly() -> None:
     chosen = choose(given, CLIENTS, ())
     assert chosen.processes == {"worker-1": CLIENTS[::2], "worker-2": CLIENTS[1::2]}
     assert chosen.event(given) == ProcessesShared(
-        clients=7, workers=2, turns=4, reason="simulate.workers = 2", train_seconds=2400.0, phase_seconds=63.0
+        clients=7,
+        workers=2,
+        turns=4,
+        reason="simulate.workers = 2",
+        train_seconds=2400.0,
+        phase_seconds=63.0,
+        neighbours=6,
     )
     deadlines = msgspec.structs.replace(given.deadlines, train=2400.0, phase=63.0)
     assert chosen.patient(given) == msgspec.structs.replace(given, deadlines=deadlines)
+
+
+def test_a_thousand_clients_that_all_mask_with_each_other_are_warned_of() -> None:
+    crowd = [f"client-{number + 1}" for number in range(1000)]
+    common = "[federation]\nclients = 1000\n[simulate]\nworkers = 2\n"
+    few = '[aggregation]\ngraph = "regular"\ncorrupt = 0.05\ndropout = 0.05\n[policy]\nleast_corrupt = 0.05'
+    complete, regular = (
+        choose(given, crowd, ()).event(given) for given in (parse(common, "test"), parse(common + few, "test"))
+    )
+    assert complete.neighbours == 999
+    assert "minutes" in complete.text
+    assert regular.neighbours < 100
+    assert "minutes" not in regular.text
 
 
 def test_who_is_named_by_a_fault_has_its_own_beside_the_workers() -> None:
