@@ -88,9 +88,10 @@ class Evaluation:
 
 OnRound = Callable[[RoundDone, Total | None], Evaluation]
 
+MANY_CLIENTS: Final = 100
 WAITING_SECONDS: Final = 0.1
-"""Least time between two mentions of who is waited for: of a thousand clients every message changes that, and each
-mention names them all."""
+"""Least time between two mentions of who is waited for, where these are many: of a thousand clients every message
+changes that, and each mention names them all."""
 
 
 class ServerParty(Shell[TrainingServer, ServerEndpoint]):
@@ -135,8 +136,9 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         self._settings = settings
         self._keeper = keeper
         self._waiting_for: tuple[str, ...] = ()
-        self._mentioned = -WAITING_SECONDS
+        self._mentioned = 0.0
         """When that was mentioned last."""
+        self._pause = WAITING_SECONDS if len(settings.roster.clients) > MANY_CLIENTS else 0.0
         self._on_round = on_round
         self._rounds_left = settings.rounds
         self._repeated = 0
@@ -192,7 +194,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     async def _perform(self, endpoint: ServerEndpoint, outputs: Sequence[Output]) -> None:
         await super()._perform(endpoint, outputs)
         now = self._event_log.now()
-        if now - self._mentioned >= WAITING_SECONDS and self._machine.waiting_for != self._waiting_for:
+        if now - self._mentioned >= self._pause and self._machine.waiting_for != self._waiting_for:
             self._mentioned, self._waiting_for = now, self._machine.waiting_for
             self._event_log.mention(events.WaitingChanged(on=list(self._waiting_for)))
 
