@@ -29,7 +29,7 @@ _TEXT: Final = """# Models that private inference accepts
 {summary}
 
 Whatever the architecture, images of more than 1,024 tokens are refused, and models of more than 2^30 weights;
-`tacit infer` takes smaller images by default then ([a checkpoint of timm](inference.md#a-checkpoint-of-timm)). Values
+`tacit infer` takes smaller images by default then ([a checkpoint of timm](inference.md#timm-checkpoints)). Values
 of a checkpoint have to be in range too, which depends on its weights ([bounds](inference.md#bounds)).
 
 | module | accepted | refused |
