@@ -69,7 +69,7 @@ the run at hand.
 What no choice changes: a batch of two images or more takes the closed form away, {one} for one image
 and {two} for two of one gradient in float32; labels of few images are counted right of a sum as well
 ([measured](security.md#labels-and-coordinates-of-one-client-alone)); and binary weights that are drawn anew add up over
-rounds on the same images ([measured](audits.md#rounds-pooled)).
+rounds on the same images ([measured](audits.md#pooled-rounds)).
 """
 
 

@@ -58,7 +58,7 @@ a gradient, steps of plain SGD on the same image, clients whose gradients are ad
   three, and of five minus three colluding clients, images are no better than the mean image but are re-identified: a
   sum of few gradients is not nothing. If all clients but one collude, the sum hides nothing.
 - **Use [groups](groups.md)** against a cheating server: one that repeats a round without a client subtracts, and has
-  the image of that client, or with groups the sum of a group ([measured](audits.md#a-server-that-cheats)).
+  the image of that client, or with groups the sum of a group ([measured](audits.md#malicious-server)).
 - **Labels are not hidden by a sum**: of the few images in it, most labels are counted right where the gradient of the
   classifier is whole ([measured](#labels-and-coordinates-of-one-client-alone)).
 - **Send more than one image's gradient.** A batch of two or more takes the closed form away
@@ -68,11 +68,11 @@ a gradient, steps of plain SGD on the same image, clients whose gradients are ad
   ([measured](protection.md#model-encryption)). Each client has the key, and can decrypt. **A new key does not lock
   out a removed member that works with the server**: it knows the model that is encrypted anew, and so the new key.
 - **Random binary weights alone are weak at 0.2**: solving for the missing entries re-identifies images. At 0.5 it does
-  not, but several rounds on the same image reconstruct it at either ([measured](audits.md#rounds-pooled)).
+  not, but several rounds on the same image reconstruct it at either ([measured](audits.md#pooled-rounds)).
 - **A fixed position embedding** takes away what the closed forms need, and no other attack of this list was good enough
   to be tried against it: that is no evidence of protection.
 - **Keeping back one layer of a single image's gradient hides nothing** from an attacker that leaves it out of the match
-  ([measured](fedrsm.md#what-a-layer-that-is-kept-back-hides) on a LeNet).
+  ([measured](fedrsm.md#gradient-inversion-with-a-masked-layer) on a LeNet).
 - **Noise** of the default size gave nothing to these attacks and guarantees next to nothing: whatever a coin decided of
   an update was read ([measured](audits.md#a-lower-bound-of-epsilon)).
 
