@@ -15,66 +15,67 @@ from tacit.simulate.audit.results import AuditResult, closed_form_reach
 
 AUDIT: Final = Path(__file__).parent.parent / "security.json"
 
-_PAGE: Final = """# What leaks: protections against attacks
+_PAGE: Final = """# Measured leakage of each protection
 
-All numbers are of `tacit audit --seed {seed}`: each configuration was run by real processes, which recorded what they
-received and drew, and each attack had the observations of its adversary, and nothing else ([how](audits.md)). Five
-clients, or three where it says so, send the gradient of one image a round of a small vision transformer: the worst case
-for them, and the one that the papers attack. Images are digits of 32 x 32 pixels; 2026-11-25, 2 cores (x86_64).
+This page shows which attacks succeed against each bundled protection, and [which configuration to
+use](#which-configuration-to-use). All numbers are of `tacit audit --seed {seed}`: real processes ran each configuration
+and recorded what they received and drew, and each attack used only the observations of its adversary
+([method](audits.md)). Five clients, or three where stated, send the gradient of one image a round of a small vision
+transformer: the worst case for them, and the one that the papers attack. Images are digits of 32 x 32 pixels;
+2026-11-25, 2 cores (x86_64).
 
-The baseline observes nothing: it gives the mean of other images, with {baseline:.1f} dB. An image is *reconstructed* if
-it is better than that and is re-identified among 100 candidates more often than by chance, both with 95 % intervals;
-*re-identified* if only the second holds. *Not attacked* says that the attack cannot be used there, or fails where
-nothing is protected: it says nothing about the protection.
+The baseline (random guess) observes nothing and outputs the mean of other images, with {baseline:.1f} dB. An image is
+*reconstructed* if it beats the baseline and is re-identified among 100 candidates more often than by chance, both with
+95 % intervals; *re-identified* if only the second holds. *Not attacked* means that the attack does not apply, or fails
+where nothing is protected: it says nothing about the protection.
 
 {images}
 
-Each row has the best that the adversary had of any observation; [security.json](security.json) has every attack on
+Each row has the adversary's best result over all its observations; [security.json](security.json) has every attack on
 each.
 
 ## Labels, and coordinates of one client alone
 
-The last columns are of what an observation discloses beside images. Labels are counted from the gradient of the
-classifier ([how](../models/attacks/closed_form.py)); the baseline guesses them as they are distributed among other
-images. At a coordinate to which one honest client contributed alone, an observation is that client's value, encrypted
-if the model is.
+The last columns state what an observation discloses beside images. Labels are counted from the gradient of the
+classifier ([code](../models/attacks/closed_form.py)); the baseline guesses them by their frequency in other images. At
+a coordinate to which one honest client contributed alone, an observation is that client's value, encrypted if the model
+is.
 
 ## Limits of the closed form
 
-Computed from the same model in the clear, without parties: an unprotected upload is what a client's own training gives.
-Each line is of {count} images. First, the precision that the channel leaves:
+Computed from the same model in the clear, without parties, over {count} images a line. First, by the precision of the
+channel:
 
 {channel}
 
-Next, the number of images, steps and clients in an update. One factor changes, and each of the others is one: images of
-a gradient, steps of plain SGD on the same image, clients whose gradients are added; all in float32. Reconstructed up to
-{reach}.
+Next, by the number of images in a gradient, of plain SGD steps on the same image, and of clients whose gradients are
+added. One factor changes, the others are one; all in float32. Reconstructed up to {reach}.
 
 {changed}
 
 ## Which configuration to use
 
-- **Use the secure sum in active mode, with as many clients as there are.** Masked uploads gave nothing. Of the sum of
-  three, and of five minus three colluding clients, images are no better than the mean image but are re-identified: a
-  sum of few gradients is not nothing. If all clients but one collude, the sum hides nothing.
-- **Use [groups](groups.md)** against a cheating server: one that repeats a round without a client subtracts, and has
-  the image of that client, or with groups the sum of a group ([measured](audits.md#malicious-server)).
-- **Labels are not hidden by a sum**: of the few images in it, most labels are counted right where the gradient of the
-  classifier is whole ([measured](#labels-and-coordinates-of-one-client-alone)).
-- **Send more than one image's gradient.** A batch of two or more takes the closed form away
+- **Use secure aggregation in active mode, with as many clients as possible.** Masked uploads gave nothing. From the sum
+  of three clients, and of five minus three colluders, images are no better than the mean image but are re-identified: a
+  sum of few gradients discloses something. If all clients but one collude, the sum hides nothing.
+- **Use [groups](groups.md)** against a malicious server, which repeats a round without one client and subtracts. It
+  then gets the sum of a group instead of that client's image ([measured](audits.md#malicious-server)).
+- **A sum does not hide labels**: most labels of its few images are counted correctly if the gradient of the classifier
+  is complete ([measured](#labels-and-coordinates-of-one-client-alone)).
+- **Send the gradient of more than one image.** A batch of two or more stops the closed form
   ([measured](#limits-of-the-closed-form)); one image a round does not, nor do more steps on it.
-- **Model encryption alone hides nothing from a server that knows the first model**, orthogonal or Gaussian: leave
+- **Model encryption alone hides nothing from a server that knows the initial model**, orthogonal or Gaussian: leave
   `encryption.initial_model` at "clients". Ciphertexts re-identify an image under either matrix
-  ([measured](protection.md#model-encryption)). Each client has the key, and can decrypt. **A new key does not lock
-  out a removed member that works with the server**: it knows the model that is encrypted anew, and so the new key.
+  ([measured](protection.md#model-encryption)). Each client has the key, and can decrypt. **A new key does not exclude
+  a removed member that colludes with the server**: it knows the model that is encrypted anew, and so the new key.
 - **Random binary weights alone are weak at 0.2**: solving for the missing entries re-identifies images. At 0.5 it does
   not, but several rounds on the same image reconstruct it at either ([measured](audits.md#pooled-rounds)).
-- **A fixed position embedding** takes away what the closed forms need, and no other attack of this list was good enough
-  to be tried against it: that is no evidence of protection.
-- **Keeping back one layer of a single image's gradient hides nothing** from an attacker that leaves it out of the match
+- **A fixed position embedding** withholds the input of the closed forms, and no other attack of this list was strong
+  enough to be tried against it: that is no evidence of protection.
+- **Masking one layer of a single image's gradient hides nothing** from an attacker that leaves it out of the match
   ([measured](fedrsm.md#gradient-inversion-with-a-masked-layer) on a LeNet).
-- **Noise** of the default size gave nothing to these attacks and guarantees next to nothing: whatever a coin decided of
-  an update was read ([measured](audits.md#a-lower-bound-of-epsilon)).
+- **Noise** of the default size stopped these attacks but guarantees next to nothing: an attacker read every coin behind
+  an update ([measured](audits.md#a-lower-bound-of-epsilon)).
 
 Not done: GRNN, CAFE, membership inference. "Not reconstructed" means not by the attacks listed.
 """
