@@ -17,59 +17,62 @@ from tacit.simulate.audit.views import DIFFERENCE, LESS_OWN, MASKED, SUM, UPLOAD
 
 _PAGE: Final = """# How to choose a protection
 
-Begin at the top. Numbers are of `tacit audit`, seed {seed}: decibels of the best attack that gives images, and which
-share of {images} images it picked out of 100 candidates each. The baseline, the mean of other images, has
-{baseline:.1f} dB. The whole table, with what was not attacked, is [what leaks](security.md); it says nothing of attacks
-that are not in its list.
+Follow the questions from the top. Numbers are of `tacit audit`, seed {seed}: decibels of the best attack that
+reconstructs images, and the fraction of {images} images that it picked out of 100 candidates each. The baseline, the
+mean of other images, has {baseline:.1f} dB. [Measured leakage](security.md) has the whole table, including attacks that
+do not apply; it covers only the listed attacks.
 
 ```mermaid
 flowchart TD
     server{{Who may see one client's update?}}
-    server -- the server --> plain["No secure sum: {plain}"]
-    server -- nobody --> sum["Secure sum, active mode. An upload: {masked}"]
+    server -- the server --> plain["No secure aggregation: {plain}"]
+    server -- nobody --> sum["Secure aggregation, active mode. An upload: {masked}"]
     sum --> many{{How many honest clients are in a sum?}}
     many -- one --> alone["It hides nothing: {alone}"]
     many -- three --> three["{three}"]
     many -- five or more --> five["{five}"]
     five --> cheats{{May the server leave clients out?}}
     cheats -- yes --> groups["Groups. Without: {subtracted}. Of two: {grouped}"]
-    cheats -- no --> result{{May the result tell of a client?}}
+    cheats -- no --> result{{May the result disclose a client?}}
     groups --> result
     result -- no --> noise["Noise with a budget of epsilon"]
     result -- yes --> model{{May the server have the model?}}
     noise --> model
     model -- yes --> done[Done]
     model -- no --> encryption["Also model encryption, whose key each client has"]
-    plain --> thin{{Is something to be hidden all the same?}}
+    plain --> thin{{Which partial protection?}}
     thin -- binary weights --> binary["zero_probability = 0.2: {weak}. 0.5: {half}"]
-    thin -- model encryption --> known["The server knows the first model: {known}. A member helps it: {insider}"]
+    thin -- model encryption --> known["The server knows the initial model: {known}. \
+A member colludes with it: {insider}"]
 ```
 
-| question | what to set | read |
+| question | setting | guide |
 | --- | --- | --- |
 | who may see one client's update | `aggregation.mode = "active"`, the default; `"semi-honest"` \
-believes the server | [threat model](threat-model.md) |
-| how many honest clients are in a sum | `aggregation.corrupt`: the share of clients that may collude; \
-every client sees to its own with `[policy]` | [policies](decisions/012-policies.md) |
+trusts the server to follow the protocol | [threat model](threat-model.md) |
+| how many honest clients are in a sum | `aggregation.corrupt`: the fraction of clients that may collude; \
+every client enforces its own limit with `[policy]` | [policies](decisions/012-policies.md) |
 | may the server leave clients out | `federation.group_size` | [groups](groups.md) |
-| may the result tell of a client | `protection.scheme = "dp-gaussian"` with `dp_clip`, and \
+| may the result disclose a client | `protection.scheme = "dp-gaussian"` with `dp_clip`, and \
 `policy.largest_epsilon` | [noise](protection.md) |
 | may the server have the model | `[encryption]`, with `initial_model = "clients"` | \
 [model encryption](protection.md#model-encryption) |
 | is a coordinate of one client alone in the sum | `protection.scheme = \
 "coordinated-binary-weights"` | [binary weights](protection.md#binary-weights) |
-| is the model itself the secret | `tacit adapt`, `tacit infer` | [its owner's tutorial](tutorials/model-owner.md) |
+| is the model itself secret | `tacit adapt`, `tacit infer` | [model owner's tutorial](tutorials/model-owner.md) |
 
-## What a protection reveals of single clients
+## Disclosures about single clients
 
-In a secure sum over five clients, with the defaults of each protection; the report and `tacit simulate` state it for
-the run at hand.
+The table is for secure aggregation over five clients, with the defaults of each protection; the report and `tacit
+simulate` state the disclosures of a run.
 
 {disclosures}
-What no choice changes: a batch of two images or more takes the closed form away, {one} for one image
-and {two} for two of one gradient in float32; labels of few images are counted right of a sum as well
-([measured](security.md#labels-and-coordinates-of-one-client-alone)); and binary weights that are drawn anew add up over
-rounds on the same images ([measured](audits.md#pooled-rounds)).
+Under every choice:
+
+- a batch of two or more images stops the closed form: {one} for one image, and {two} for a gradient of two, in float32;
+- labels of few images are counted correctly from a sum too
+  ([measured](security.md#labels-and-coordinates-of-one-client-alone));
+- independent binary weights add up over rounds on the same images ([measured](audits.md#pooled-rounds)).
 """
 
 
