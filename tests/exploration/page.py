@@ -83,8 +83,9 @@ def page(explorations: Mapping[str, Exploration]) -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return "\n".join(
         [
-            "# What was explored",
+            "# State-space exploration",
             "",
+            "Tests explore every reachable state of these small worlds, and check the rules below in each.",
             f"Explored on {datetime.now(UTC):%Y-%m-%d} on {os.cpu_count()} cores with {memory:.0f} GiB,",
             f"{platform.machine()}, Python {platform.python_version()}: every reachable state, no bound.",
             "No state breaks a rule.",
@@ -99,110 +100,110 @@ def page(explorations: Mapping[str, Exploration]) -> str:
 
 
 EXPLANATION: Final = """\
-The machines are the real ones (`protocol/sum/client.py`, `protocol/sum/server.py`, `protocol/group_key/holder.py`,
-`protocol/group_key/keeper.py`, `protocol/session/client.py`; of a conversation its ends, `protocol/core/link.py`,
-`protocol/session/client_session.py`, `protocol/session/server_session.py`), and every message is encoded and parsed on
-its way.
-Only the primitives are symbols: keys, shares, seals, signatures and masks are tagged byte strings of the right lengths
-that can be read. Depth is the length of the longest shortest run to a state. Ends are the states in which nothing can
-happen any more, with their number. Seconds are processor time of one core.
+`make exhaustive` repeats the exploration and compares it with this table; `python -m tests.exploration.page docs`
+writes the page again. The state machines are the real ones (`protocol/sum/client.py`, `protocol/sum/server.py`,
+`protocol/group_key/holder.py`, `protocol/group_key/keeper.py`, `protocol/session/client.py`; for a conversation its
+ends, `protocol/core/link.py`, `protocol/session/client_session.py`, `protocol/session/server_session.py`), and every
+message is encoded and parsed. Only the primitives are symbolic: keys, shares, ciphertexts, signatures and masks are
+readable tagged byte strings of the right lengths.
 
-## Network
+Depth is the longest shortest run to a state. Ends are the states without a successor, with their number. Seconds are
+processor time of one core. `tests/exploration/test_mutants.py` shows that the search can fail: it catches state
+machines that lack one check each.
+
+## Network faults
 
 The server follows the protocol. Every message may be delayed, overtaken, lost, or arrive twice; every client may start
 late or never; every deadline, of clients and server, may pass at any moment while it is set; every link may be lost at
-either end. This is more than real links allow, whose sequence numbers refuse whatever is repeated or out of order.
+either end. Real links allow less: their sequence numbers refuse repeated or reordered messages.
 
-A loss is an arrival that never comes, since deadlines do not wait for what is under way. Clients never speak to each
-other: with the server's past fixed, the states of all clients and links are a product of one set per client. A state of
-this world is the server's state with these sets, so that it stands for all their combinations, and the rules are
-checked on every combination; transitions and depth count what the server notices. A test compares these sets with a
-search in which nothing is folded, on worlds that are small enough for it.
+A loss is an arrival that never comes, since deadlines do not wait for messages in transit. Clients never communicate
+with each other: for a fixed past of the server, the states of all clients and links are a product of one set per
+client. A state of this world is the server's state with these sets and stands for all their combinations. The rules are
+checked on every combination; transitions and depth count events at the server. A test compares these sets with an
+unfolded search on small worlds.
 
 Rules, in every state:
 
-- a published sum is that of its survivors, and every client that opened anything opened the sum over just these;
-- survivors are at least the threshold; with groups they are whole groups, of two clients or more;
+- a published sum is that of its survivors, and every client that opened anything opened the sum over exactly these;
+- survivors are at least the threshold; with groups they are whole groups, of at least two clients;
 - a server that gives up holds less than the threshold of shares of any one secret;
-- the shares that ever left clients do not reach the threshold in both kinds for anybody;
-- a client opens once, only what it signed (in active mode), and says nothing after giving up;
+- the shares that ever left clients do not reach the threshold in both kinds for any client;
+- a client opens once, only what it signed (in active mode), and sends nothing after giving up;
 - the server excludes no client for breaking a rule, since none does;
-- whoever waits has a deadline, and whoever ends has one result.
+- every waiting party has a deadline, and every finished party has one result.
 
-## Lying server
+## Malicious server
 
-The clients alone, against a server that may tell anybody anything that it can put together from what clients sent:
-lists of any members' keys, packets of any that shared, any set of survivors, signatures of any signers or junk in their
-place, in any order and as often as it likes. It cannot forge a signature or open a packet. In active mode all clients
-that open anything open the sum over the same survivors; semi-honest mode does not promise that, and it is not demanded
-there. The rules for clients are those above, and no set of survivors is accepted that is smaller than the threshold,
-has members who never shared, or lacks the client itself; with groups, that is smaller than two or cuts a group in two.
+Real clients run against a server that may send anything that it can assemble from the clients' messages to any client:
+lists of any members' keys, packets of any that shared, any set of survivors, signatures of any signers or junk instead,
+in any order and any number of times. It cannot forge a signature or open a packet. In active mode all clients that open
+anything must open the sum over the same survivors; semi-honest mode does not promise that. The rules for clients are
+those above. In addition, no client accepts a set of survivors that is smaller than the threshold, has members that
+never shared, or lacks the client itself; with groups, one that is smaller than two or splits a group.
 
 ## Complaints
 
-In the worlds with a complaint one client seals for another what that cannot open, signs it, and answers the complaint
-with what it committed to, as all else under the same network. The rules are those above: nobody is excluded for it,
-whoever goes or is late, and the shares that it answers count as having left their holder in both kinds. Within bounds,
-four clients whose keys and shares are passed on as they are, a liar also has complaints that the last client signs of
-everybody, and such as nobody signed: no client answers more of them than holders may lie.
+In the worlds with a complaint one client encrypts for another a share that cannot be opened, signs it, and answers the
+complaint with the committed share, on the same network. The rules are those above: nobody is excluded for it, whichever
+parties leave or are late, and the shares in its answer count as having left their holder in both kinds. In a bounded
+search (four clients whose keys and shares are passed on unchanged), a malicious server also has complaints that the
+last client signs about all others, and unsigned ones: no client answers more of them than holders may be malicious.
 
 ## Conversations
 
-A client says hello and both ends speak at any moment, over connections that break at any moment: of what was under way
-any beginning arrives in either direction, the client's queue goes on over the next connection, an older connection may
-be read late, but not after a newer one, and either end may notice a break late.
+A client sends hello, and both ends send at any moment, over connections that break at any moment. Any prefix of the
+data in transit arrives in either direction, the client's queue continues over the next connection, an older connection
+may be read late, but not after a newer one, and either end may notice a break late.
 
-- Nobody refuses anything, and everybody hears what was said in the conversation once and in order.
-- A conversation in which anything was heard is not given up, unless its ends keep less than they say.
-- Whatever happens, all is heard in the end.
+- Nobody refuses anything, and every end receives every message of the conversation once and in order.
+- A conversation in which anything was received is not given up, unless its ends keep fewer messages than they declare.
+- Every message is eventually received.
 
 ## Group key
 
-The holder and the keeper of a session's keys, with what the session does about them between the rounds: who ends an
-attempt is out, the others begin the next epoch, and a round begins when all members say that they hold the key. In the
-network three clients agree, any of them fails at any moment, and the others agree again or are too few. A lying server
-may start and call off any epoch with any members, start a round with any members, and pass on whatever clients said,
-to anybody.
+These worlds run the holder and the keeper of a session's keys, with the session's actions between the rounds: a client
+that ends an attempt is out, the others begin the next epoch, and a round begins when all members report that they hold
+the key. On the network three clients agree, any of them fails at any moment, and the others agree again or are too few.
+A malicious server may start and cancel any epoch with any members, start a round with any members, and forward any
+client's messages to any client.
 
 - No two clients hold different keys of one epoch, and none holds a key that another member has not confirmed.
 - No client takes part in an epoch twice, or in an earlier one; the server begins none twice.
-- No round begins under a key that was called off, or that its client does not hold; with an honest server, under one
-  that any of its members does not hold, or under another than the latest.
-- The server names nobody for breaking a rule, since none does; whoever waits has a deadline; whose session is over says
-  nothing more and holds no secrets.
+- No round begins under a cancelled key, or one that its client does not hold; with an honest server, under one that any
+  of its members does not hold, or under another than the latest.
+- The server accuses nobody of breaking a rule, since none does; every waiting party has a deadline; a party whose
+  session is over sends nothing more and holds no secrets.
 
 ## Sessions
 
-One client of three and its host, over sessions and rounds, as many as the table says, against a server that lies: it
-begins sessions, again and in any order, as if it had been restarted; starts any round as often as it likes, with three
-clients or without the third; and ends, calls off or leaves alone anything. The client's link breaks and comes back,
-its deadlines pass, and its process is killed once at any moment: after any part of what it was about to write and to
-say. It starts again with its journal as that is on the disk. In the sums themselves all share with each other, and the
-liar asks this client to open over all of them or without the third; the other two keep the rules, and draw the same
-keys where the liar lets them be in the same sum twice.
+One client of three and its host run over the sessions and rounds in the table, against a malicious server. It begins
+sessions, again and in any order, as if it had restarted; starts any round any number of times, with three clients or
+without the third; and ends, cancels or abandons anything. The client's link breaks and returns, its deadlines pass, and
+its process is killed once at any moment: after any part of its pending writes and messages. It restarts with its
+journal as it is on disk. In the sums themselves all share with each other, and the server asks this client to open over
+all of them or without the third; the other two follow the rules, and draw the same keys if the server lets them be in
+the same sum twice.
 
-- A client takes part in a round of a session once, whatever is restarted.
+- A client takes part in a round of a session once, whatever restarts.
 - Its journal has the round before the first message of the sum leaves.
-- It never gives shares of both kinds under the same keys of anybody, over all sums and processes. (That sums have keys
-  of their own, and that the shares of all holders of one sum do not reach the threshold in both kinds, is in the other
-  worlds.)
-- From every state outside of a round, an honest server has a round with it, to its end; and every round can be ended.
-- Whoever waits for its server has a deadline.
+- It never gives shares of both kinds under the same keys of any client, over all sums and processes. (The other worlds
+  check that sums have keys of their own, and that the shares of all holders of one sum do not reach the threshold in
+  both kinds.)
+- From every state outside of a round, an honest server can run a round with it, to its end; and every round can be
+  ended.
+- Every party that waits for its server has a deadline.
 
 ## Not explored
 
-Regular graphs, vectors of several chunks, models under a group key; clients that lie, but for a bad seal and false
-complaints; several clients over several rounds, and the server's side of a session: the other tests cover them.
-Messages whose type a client's table refuses unread stand for one another; in single sums a client that gives up is of
-no use to a liar, which is why such states are passed over.
+Regular graphs, vectors of several chunks, models under a group key; malicious clients, except for a bad ciphertext and
+false complaints; several clients over several rounds, and the server's side of a session: other tests cover them.
+Messages whose type a client's table refuses unread represent each other. In single sums a client that gives up is of no
+use to a malicious server, so such states are skipped.
 
-Two owners in a session of private inference are explored as well, where it costs seconds, over a network that also
-replays a former session; `tests/exploration/test_inference.py` has the bounds. So are two that adapt a model, in
-rounds of which one is lost (`tests/exploration/test_adaptation.py`).
-
-`python -m tests.exploration.page docs` writes this page again, and `make exhaustive` compares it with its figures.
-`tests/exploration/test_mutants.py` shows that the search can fail: machines that lack one check each are
-caught.
+Two owners in a session of private inference are explored too, in seconds, over a network that also replays a former
+session ([bounds](../tests/exploration/test_inference.py)), and two that adapt a model, in rounds of which one is lost
+([test](../tests/exploration/test_adaptation.py)).
 """
 
 
