@@ -72,6 +72,7 @@ class KeptRecord:
             self.before = (0, NOTHING)
 
     def use(self) -> None:
+        """One step more is on these shares."""
         self.uses += 1
 
     def add(self, session: bytes, number: int, images: int) -> None:

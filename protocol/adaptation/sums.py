@@ -38,6 +38,8 @@ MOST_LOST: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class OpeningPolicy:
+    """What a model owner opens."""
+
     rounds: int
     because: str = ""
     """Why no more, where that is not said by the number: for people."""

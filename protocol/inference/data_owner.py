@@ -57,6 +57,8 @@ REFUSED_A_DAY: Final = 500
 
 @dataclass(frozen=True, kw_only=True)
 class InferencePolicy:
+    """What a data owner accepts."""
+
     bits: int = 0
     """Fractional bits that logits must have at least; 0: labels are enough."""
     labels: int = 0
@@ -122,6 +124,7 @@ class InferenceDataOwner(InferenceSession):
         """What is used of the quota once the pass that was asked for begins."""
 
     def start(self, now: float) -> list[Output]:
+        """Say hello."""
         return self.trigger(Trigger.START, now)
 
     def ask(self, at: float, now: float) -> list[Output]:
@@ -129,6 +132,7 @@ class InferenceDataOwner(InferenceSession):
         return [] if self.over else self.trigger(InferenceTrigger.ASK, now, at)
 
     def finish(self, now: float) -> list[Output]:
+        """Close the session."""
         return [] if self.over else self.trigger(Trigger.FINISH, now)
 
     def on_start(self, now: float) -> Step[InferenceState]:

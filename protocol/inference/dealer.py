@@ -94,6 +94,7 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
         return self.trigger(InferenceTrigger.DELIVER, now, owner, number, data)
 
     def drop(self, owner: str, detail: str, now: float) -> list[Output]:
+        """The link to an owner is lost."""
         if owner in self._closed:
             return []
         return self.trigger(Trigger.DROP, now, owner, detail)

@@ -75,6 +75,7 @@ class ExchangeSide(Machine[StateT]):
         return self.receive(self.peer, packet, now)
 
     def drop(self, detail: str, now: float) -> list[Output]:
+        """The link to the peer is lost."""
         return self.trigger(Trigger.DROP, now, detail)
 
     def give_up(self, error: RemoteProtocolError, now: float) -> list[Output]:

@@ -138,6 +138,7 @@ class MaterialOwner(
         return ordered or self.state is MaterialState.AWAIT_WELCOME
 
     def start(self, now: float) -> list[Output]:
+        """Come to the dealer."""
         return self.trigger(Trigger.START, now)
 
     def order(self, requests: bytes, count: int, corrections: Sequence[tuple[int, int]], now: float) -> list[Output]:
@@ -145,6 +146,7 @@ class MaterialOwner(
         return [] if self.over else self.trigger(InferenceTrigger.ORDER, now, requests, count, corrections)
 
     def finish(self, now: float) -> list[Output]:
+        """Order nothing more."""
         return [] if self.over else self.trigger(Trigger.FINISH, now)
 
     def drop(self, detail: str, now: float) -> list[Output]:

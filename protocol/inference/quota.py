@@ -33,6 +33,8 @@ class Quota:
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Use of a quota on the last day that the peer used any."""
+
     day: Number = 0
     """Since 1970-01-01."""
     used: Number = 0

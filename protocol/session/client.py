@@ -72,6 +72,8 @@ class TrainingClient(
     | Ended,
     contains=CLIENT_CONTAINS,
 ):
+    """One client of one server, in its rounds."""
+
     sum: ClientPart | None
     _fixed: bytes = b""
     """The digest of the fixed part that this party has."""

@@ -282,6 +282,7 @@ class SessionClient(Machine[TrainingState]):
             yield self._lost_until
 
     def start(self, now: float) -> list[Output]:
+        """Say hello."""
         return self.trigger(Trigger.START, now)
 
     def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
@@ -300,6 +301,7 @@ class SessionClient(Machine[TrainingState]):
         return self.receive(self._server, packet, now)
 
     def server_lost(self, now: float) -> None:
+        """The link is down; the grace begins."""
         if self.state not in (TrainingState.OFFLINE, TrainingState.ENDED):
             self._lost_until = now + self._grace
             self._link.lost()

@@ -297,10 +297,12 @@ class SessionServer(Machine[SessionState]):
         yield from self.presence.deadlines()
 
     def link_lost(self, member: str, now: float) -> None:
+        """The link to a member is down; the grace begins."""
         self._lost_links.add(member)
         self.presence.link_lost(member, now)
 
     def link_back(self, member: str) -> None:
+        """The link is up again."""
         self.presence.link_back(member)
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:

@@ -153,6 +153,8 @@ class PackingInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SumTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What all members of a secure sum hold alike before its first message."""
+
     session: Octets
     round: int
     server: str
@@ -179,6 +181,7 @@ class SumTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Members that are in the sum all or none; empty where everybody is in it alone."""
 
     def agreement(self) -> Agreement:
+        """The same for the machines."""
         given = msgspec.structs.asdict(self)
         mode, graph, bits = given.pop("mode"), given.pop("graph"), given.pop("ring_bits")
         made = {
@@ -192,6 +195,7 @@ class SumTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return Agreement(**given | made)
 
     def _plain(self) -> PlainPacking:
+        """Without secure aggregation the last word is a weight of one byte."""
         return PlainPacking(
             clients=len(self.cohort),
             max_weight=255,
@@ -466,6 +470,8 @@ DECIMALS: Final = 5
 
 
 class Tensor(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One tensor of a model."""
+
     name: str
     shape: tuple[Annotated[int, Meta(ge=1, le=4096)], ...]
 
@@ -478,6 +484,7 @@ class KeyInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     members: tuple[str, ...]
 
     def group_key(self) -> GroupKey:
+        """The same for the parties."""
         return GroupKey(0, self.key, self.members, self.transcript)
 
 

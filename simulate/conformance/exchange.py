@@ -31,6 +31,7 @@ def links(session: bytes, server: str, members: Iterable[str], traffic: Traffic)
 
 
 def hear(machine: Machine[Any], link: Link, frames: Sequence[Frame], now: float) -> list[Output]:
+    """Feed a message to a machine; one that its link refuses counts against the sender."""
     try:
         packet = link.packet(frames)
     except RemoteProtocolError as error:
@@ -61,12 +62,15 @@ class LinkedMachine:
         return self._linked(hear(self.machine, self._links[sender], frames, now))
 
     def contribute(self, vector: npt.NDArray[Any], now: float) -> list[Output]:
+        """Give the client of a sum its vector, as ring words."""
         return self._linked(self.machine.trigger(SumTrigger.CONTRIBUTE, now, vector))
 
     def drop(self, member: str, now: float) -> list[Output]:
+        """Report to the server that the link to a member is lost for good."""
         return self._linked(self.machine.trigger(Trigger.DROP, now, member, Code.LEFT, "its link was lost"))
 
     def expire(self, now: float) -> list[Output]:
+        """Let a deadline that has passed take effect."""
         return self._linked(self.machine.expire(now))
 
     def _linked(self, outputs: Iterable[Output]) -> list[Output]:
@@ -79,16 +83,19 @@ class LinkedMachine:
 
 
 def linked_sum_client(agreement: Agreement, name: str, *, signing: SigningKey, entropy: Entropy) -> LinkedMachine:
+    """Make a client of a secure sum, with its link to the server."""
     machine = sum_client(agreement, name, signing=signing, entropy=entropy)
     return LinkedMachine(machine, name, [agreement.server], session=agreement.session, round=agreement.round)
 
 
 def linked_sum_server(agreement: Agreement, *, now: float) -> LinkedMachine:
+    """Make the server of a secure sum, with its links to the clients."""
     machine = sum_server(agreement, now)
     return LinkedMachine(machine, agreement.server, agreement.cohort, session=agreement.session, round=agreement.round)
 
 
 def linked_key_member(agreement: KeyAgreement, name: str, *, signing: SigningKey, entropy: Entropy) -> LinkedMachine:
+    """Make a member of an attempt at a group key, with its link to the server."""
     machine = GroupKeyMember(agreement, name, signing=signing, entropy=entropy)
     return LinkedMachine(machine, name, [agreement.server], session=agreement.session, round=0)
 

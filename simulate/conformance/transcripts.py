@@ -85,6 +85,8 @@ Place = Annotated[int, Meta(ge=0)]
 
 
 class TranscriptMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message of the run."""
+
     sender: str
     receiver: str
     frames: tuple[str, ...]
@@ -121,6 +123,8 @@ class TranscriptStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class TranscriptFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Record of one run."""
+
     protocol: str
     version: int
     """Version of the wire."""
