@@ -128,7 +128,7 @@ class TokenFile:
     def confirm(self, client: Member, presented: bytes) -> None:
         """Note that a greeting of the client shows the accepted token as its own."""
         known = self._of(client)
-        if not known.confirmed and presented[-2 * TOKEN_BYTES :] == 2 * known.token:
+        if not known.confirmed and compare_digest(presented[-2 * TOKEN_BYTES :], 2 * known.token):
             known.confirmed = True
             self._save()
 

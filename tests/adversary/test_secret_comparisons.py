@@ -57,6 +57,7 @@ ALLOWED = {
         "the public keys of two versions of a roster"
     ),
     ("parties/links/roster.py", "key != card.signing_public"): "the public keys of a roster and of a card",
+    ("parties/links/roster.py", "card.signing_public in one.signing_keys"): "the public keys of a roster and of a card",
     ("protocol/core/roster.py", "self.standby in (self.operator, *holder_of_key)"): "the public keys of a roster",
     ("parties/session/server.py", "roster.server.signing_keys != settings.roster.server.signing_keys"): (
         "the public keys of two versions of a roster"
