@@ -110,7 +110,7 @@ def test_the_next_experiment_needs_no_new_clients(hosts: Hosts) -> None:
     hosts.experiment(rounds=1)
     first = hosts.start("server", "server", "party.toml", "experiment.toml")
     assert first.end() == 0, first.everything
-    hosts.experiment(rounds=2)
+    hosts.experiment(rounds=2, epochs=2)
     second = hosts.start("server", "server", "party.toml", "experiment.toml")
     assert second.end() == 0, second.everything
     assert [len(summary(hosts, run)["rounds"]) for run in ("0001-small", "0002-small")] == [1, 2]
