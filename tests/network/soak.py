@@ -152,7 +152,8 @@ class Soak:
         check_models(recorded)
         rounds = self._hosts.rounds()
         status = Counter(entry["status"] for entry in rounds)
-        assert [entry["round"] for entry in rounds] == list(range(1, self._rounds + 1))
+        assert [entry["round"] for entry in rounds] == list(range(1, len(rounds) + 1))
+        assert sum(not entry["repeated"] for entry in rounds) == self._rounds
         assert len(exact) == status["completed"]
         limited = sum(LIMITED in entry["survivors"] for entry in rounds if entry["status"] == "completed")
         assert limited <= self._budget, f"{LIMITED} is in {limited} sums, and its budget has room for {self._budget}"
