@@ -1,1 +1,1 @@
-"""What is said when adapters are trained on secret shares."""
+"""Double-blind adaptation: training adapters on secret shares."""

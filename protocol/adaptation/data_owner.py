@@ -1,8 +1,8 @@
-"""The data owner towards the model owner when it adapts the model: a session of private inference, whose passes bring
-images, or are steps of learning, in rounds (docs/spec/adaptation.md).
+"""The data owner towards the model owner when it adapts the model: a session of private inference whose passes bring
+images, or are training steps, in rounds (docs/spec/adaptation.md).
 
-A pass tells nothing, not even whether it was in range. What was learned in a round is not lost with the session: in the
-next one the data owner says how many batches are behind it, and goes on behind the last that both have behind them.
+A pass reveals nothing, not even whether it was in range. Progress in a round survives the session: in the next one the
+data owner states its completed batches, and both resume after the last batch that both completed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WORD_BYTES: Final = 8
 
 
 def adaptation_terms(terms: Terms) -> AdaptationTerms:
-    """Those of a session that adapts a model. LocalProtocolError for others."""
+    """Return the terms of an adaptation session. Raises LocalProtocolError for other terms."""
     if not isinstance(terms, AdaptationTerms):
         raise LocalProtocolError("these terms are of no session that adapts a model")
     return terms
@@ -84,10 +84,9 @@ class LearningDataOwner(
     InferenceDataOwner,
     outputs=InferenceSession.outputs | RoundAnswered | SumTold,
 ):
-    """purpose: what it comes for; smallest_cohort: the fewest survivors whose sum it wants opened, without those who
-    may collude; steps: how many it wants to take in the session; kept: what it keeps of its images; count: how many
-    images it says it has, 0 where its policy is that all count alike; entropy: of the zeros by which shares are
-    refreshed."""
+    """purpose: its purpose in the session; smallest_cohort: fewest survivors whose sum it lets be opened, not counting
+    possible colluders; steps: steps it wants in the session; kept: its record of kept shares; count: its stated number
+    of images, 0 where its policy weights all owners equally; entropy: source of the zeros that refresh shares."""
 
     kinds: ClassVar[Kinds] = ADAPTATION_MESSAGES
     terms_type: ClassVar[type[Terms]] = AdaptationTerms
@@ -120,20 +119,20 @@ class LearningDataOwner(
         self._entropy = entropy
 
     def choose(self, images: tuple[int, ...], now: float) -> list[Output]:
-        """The next step is on these images, of which shares are kept."""
+        """Choose the images of the next step, whose shares are kept."""
         return [] if self.over else self.trigger(AdaptationTrigger.CHOOSE, now, images)
 
     def begin_round(self, number: int, based: int, done: int, now: float) -> list[Output]:
-        """Say that a round begins, from the common parameters of the round `based`, and how many batches are done."""
+        """Begin a round from the common parameters of the round `based`, with `done` batches completed."""
         return [] if self.over else self.trigger(AdaptationTrigger.BEGIN_ROUND, now, number, based, done)
 
     def keep_round(self, number: int, now: float) -> tuple[bytes, list[Output]]:
-        """The batches of the round are over; the secret of the zeros that this side subtracts from its share."""
+        """End the batches of the round; return the secret of the zeros that this side subtracts from its share."""
         secret = self._entropy(KEY_BYTES)
         return secret, [] if self.over else self.trigger(AdaptationTrigger.KEEP_ROUND, now, number, secret)
 
     def ask_sum(self, number: int, survivors: tuple[str, ...], now: float) -> list[Output]:
-        """The secure sum of the round is over, and these are in it; nobody, if this side was not there."""
+        """Ask for the sum of a round whose secure sum is over. survivors: empty if this side was not among them."""
         return [] if self.over else self.trigger(AdaptationTrigger.ASK_SUM, now, number, survivors)
 
     def on_terms(self, heard: Heard[InferenceTerms], now: float) -> Step[InferenceState]:
@@ -223,7 +222,7 @@ class LearningDataOwner(
         return Step(InferenceState.IDLE, (SumTold(heard.message.number, None, heard.message.detail),))
 
     def _count_of(self, number: int) -> int:
-        # The model owner learns nothing of such a pass.
+        # The model owner learns nothing from such a pass.
         return 0 if self.keeps else super()._count_of(number)
 
     def _check(self, terms: Terms) -> None:

@@ -1,6 +1,6 @@
-"""The model owner towards one data owner that adapts its model: a session of private inference, whose passes bring
-images, or are steps of learning, in rounds (data_owner.py). When the sum of a round may be told is a decision over all
-of its sessions (sums.py)."""
+"""The model owner towards one data owner that adapts its model: a session of private inference whose passes bring
+images, or are training steps, in rounds (data_owner.py). sums.py decides when to open a round's sum.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LearningModelOwner(
     InferenceModelOwner,
     outputs=InferenceSession.outputs | RoundAsked | RoundKept | SumAsked,
 ):
-    """sums: what it decides over all sessions; kept: what it keeps of the data owner's images."""
+    """sums: decisions across all sessions; kept: record of the kept shares of the data owner's images."""
 
     kinds: ClassVar[Kinds] = ADAPTATION_MESSAGES
 
@@ -69,14 +69,14 @@ class LearningModelOwner(
         self._round = 0
         self._chosen: tuple[int, ...] = ()
         self.chosen: tuple[int, ...] = ()
-        """The images of the step that goes on, or was the last."""
+        """Images of the current or latest step."""
 
     def begin_round(self, done: int, now: float) -> list[Output]:
-        """The round that was asked for goes on behind so many batches, which both have behind them."""
+        """Answer a request for a round: resume after so many batches, which both completed."""
         return [] if self.over else self.trigger(AdaptationTrigger.BEGIN_ROUND, now, done)
 
     def provide(self, number: int, data: Frame | None, now: float, reason: str = "") -> list[Output]:
-        """The sum that was asked for, 8 bytes a word; or None, and why there is none."""
+        """Answer a request for a sum: 8 bytes a word, or None and the reason."""
         return [] if self.over else self.trigger(Trigger.PROVIDE, now, number, data, reason)
 
     def on_agreement(self, heard: Heard[AgreeTerms], now: float) -> Step[InferenceState]:

@@ -1,9 +1,9 @@
-"""What a step of learning on shares sends, and a prediction by what was learnt, from sizes alone: every round, in
+"""Communication schedule of a training step on shares, and of a prediction, from the sizes alone: every round, in
 order, with its bytes.
 
-Both owners open as much in every round; what they open and why is in tacit.parties.adaptation. Widths are in bits.
-Bytes are those of the words of shares, without headers. A pass is the embedding and the blocks of private inference,
-a step of learning or a prediction, whether all of it was in range, and the results of a prediction.
+Both owners open the same number of bytes in every round; tacit.parties.adaptation explains the openings. Widths are in
+bits. Byte counts are those of share words, without headers. A pass consists of the embedding and the blocks of private
+inference, a training step or a prediction, the range check, and the results of a prediction.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from tacit.protocol.inference.schedule import (
 )
 
 LIFTED: Final = 32
-"""Of a value that is brought back into the wide ring."""
+"""Values before ring extension."""
 CHECKED: Final = 28
-"""The same where squares are summed, of up to 2^12 values."""
+"""Values before ring extension where up to 2^12 squares are summed."""
 SLOPED: Final = 56
-"""Of a derivative that was multiplied by a slope."""
+"""Derivatives multiplied by a slope."""
 USED: Final = 21
 ADAPTER_TENSORS: Final = ("channel_down", "channel_up", "token_down", "token_up", "scale")
 HEAD_TENSORS: Final = ("weight", "bias")
-"""Tensors of an adapter, and of the head, each with a check of its own."""
+"""Tensors of an adapter and of the head; each has its own range check."""
 
 READ: Final = 1
 """Tokens that the head reads: the class token, which is the first."""
 
 COUNTED: Final = ("loss", "correct", "refused", "weight")
-"""What is added over the data owners beside the parameters, a word each. The model owner reveals its sum of `refused`
-once, with the last round: before that the word is zero."""
+"""Words summed over the data owners beside the parameters. The model owner reveals `refused` once, with the last round;
+until then it is zero."""
 REFUSED: Final = COUNTED.index("refused") - len(COUNTED)
-"""The place of the refused batches, from the end."""
+"""Index of the refused batches, from the end."""
 
 
 def parameter_count(sizes: Sizes, learning: LearningSizes) -> int:
@@ -51,19 +51,18 @@ def parameter_count(sizes: Sizes, learning: LearningSizes) -> int:
 
 
 def read_tokens(tokens: int, adapters: int) -> tuple[int, ...]:
-    """How many tokens of the output of each adapter are read, from the first on: by another adapter all, by the head
-    its own."""
+    """Return the leading tokens read from each adapter's output: all by another adapter, its own by the head."""
     return (*(tokens for _ in range(adapters - 1)), READ)[:adapters]
 
 
 def sum_words(sizes: Sizes, learning: LearningSizes) -> int:
-    """Words of an owner's share of what is added up in a round: all parameters, and what is counted."""
+    """Return the words of an owner's share of a round's sum: all parameters, and the counters."""
     return parameter_count(sizes, learning) + len(COUNTED)
 
 
 def adaptation_rounds(terms: AdaptationTerms, images: int) -> tuple[Round, ...]:
-    """Of a step of learning on so many images, whose shares are kept, or of a prediction. A pass whose shares are kept
-    has the rounds of the blocks alone."""
+    """Return the rounds of a training step on so many images with kept shares, or of a prediction. A pass whose shares
+    are kept has the rounds of the blocks alone."""
     sizes, learning = terms.sizes, terms.learning
     if terms.purpose == "prediction":
         return (
@@ -102,8 +101,8 @@ def step_rounds(
     cut: int,
     gradient: int,
 ) -> tuple[Round, ...]:
-    """Of one step on a batch. cut: what is cut off the outputs of blocks, which are of STREAM bits; gradient: bits of
-    derivatives by the parameters."""
+    """Return the rounds of one step on a batch. cut: bits truncated from the outputs of blocks, which have STREAM bits;
+    gradient: ring of the parameter gradients, in bits."""
     reads = reversed(read_tokens(tokens, adapters))
     parameters = _parameters(tokens, width, classes, adapters, rank)
     return (
@@ -121,7 +120,7 @@ def step_rounds(
 def prediction_rounds(
     *, images: int, tokens: int, width: int, classes: int, adapters: int, rank: int, cut: int
 ) -> tuple[Round, ...]:
-    """Of one batch, up to the logits; as of `step_rounds`."""
+    """Return the rounds of one batch up to the logits; arguments like `step_rounds`."""
     return _forward_rounds(images, tokens, width, classes, adapters, rank, cut, beside=0)
 
 
@@ -136,7 +135,7 @@ def _checks(adapters: int) -> int:
 def _forward_rounds(
     images: int, tokens: int, width: int, classes: int, adapters: int, rank: int, cut: int, *, beside: int
 ) -> tuple[Round, ...]:
-    """beside: words of an adapter that only the way back needs."""
+    """beside: words of an adapter that only the backward pass needs."""
     parameters = _parameters(tokens, width, classes, adapters, rank)
     outputs = images * width * (adapters * tokens if adapters else READ)
     return (

@@ -1,7 +1,7 @@
 """Inputs and outputs that double-blind adaptation adds to private inference.
 
 The tables (data_owner.py, model_owner.py) are those of private inference, with messages about rounds between passes.
-Between passes the model owner has no deadline: a data owner may take as long as the others of its round need.
+The model owner has no deadline between passes: a data owner may take as long as the others of its round need.
 """
 
 from __future__ import annotations
@@ -15,14 +15,10 @@ from tacit.protocol.inference.results import Agreed
 
 
 class AdaptationLabel:
-    """Labels of adaptation."""
-
     KEPT: Final = Label(b"tacit/1 kept shares")
 
 
 class AdaptationTrigger(Input):
-    """Inputs of adaptation."""
-
     CHOOSE = "choose the images of a step"
     BEGIN_ROUND = "begin a round of learning"
     KEEP_ROUND = "keep what a round has learned"
@@ -31,16 +27,16 @@ class AdaptationTrigger(Input):
 
 @dataclass(frozen=True)
 class LearningAgreed(Agreed):
-    """Both owners go by these terms of a learning. The first passes of the session bring the images that are not kept
-    yet, `batch` at a time; each of the others is a step on as many kept images."""
+    """Both owners have agreed on training terms. The first passes bring the images not kept yet, `batch` at a time;
+    each later pass is a step on as many kept images."""
 
     kept: int = 0
-    """How many images both keep shares of; they are the first."""
+    """Number of leading images whose shares both keep."""
     steps: int = 0
 
     @property
     def keeping(self) -> int:
-        """How many passes bring images."""
+        """Number of passes that bring images."""
         return -(-(self.images - self.kept) // self.batch)
 
     def images_of(self, number: int) -> int:
@@ -55,24 +51,24 @@ class LearningAgreed(Agreed):
 
 @dataclass(frozen=True)
 class RoundAsked(Output):
-    """To the model owner's shell: find out how many batches of this round it has behind it with this owner, and call
-    `begin_round` with the smaller number."""
+    """To the model owner's shell: find the batches of this round completed with this owner, and call `begin_round` with
+    the smaller number."""
 
     number: int
     done: int
-    """How many the data owner has."""
+    """Batches that the data owner completed."""
 
 
 @dataclass(frozen=True)
 class RoundAnswered(Output):
-    """To the data owner's shell: the round goes on behind so many batches."""
+    """To the data owner's shell: the round resumes after so many batches."""
 
     done: int
 
 
 @dataclass(frozen=True)
 class RoundKept(Output):
-    """To the model owner's shell: keep the share of what this owner has learned, with zeros of this secret."""
+    """To the model owner's shell: keep this owner's share of its parameters, with zeros from this secret."""
 
     number: int
     secret: bytes = field(repr=False)
@@ -80,15 +76,15 @@ class RoundKept(Output):
 
 @dataclass(frozen=True)
 class SumAsked(Output):
-    """To the model owner's shell: wait for the verdict on this round, and call `provide`: the sum is that of the shares
-    of the survivors whom RoundSums names."""
+    """To the model owner's shell: wait for the verdict on this round, and call `provide` with the sum of the shares of
+    the survivors that RoundSums names."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class SumTold(Output):
-    """To the data owner's shell: the model owner's sum of a round, 8 bytes a word; or why there is none."""
+    """To the data owner's shell: the model owner's sum of a round, 8 bytes a word; or the reason for its loss."""
 
     number: int
     data: bytearray | None = field(repr=False)

@@ -1,10 +1,10 @@
-"""The sums of a round of adaptation: how much a data owner counts, and when the model owner opens its sum.
+"""The sums of a round of adaptation: the weight of each data owner, and the model owner's decision to open its sum.
 
-docs/spec/adaptation.md ("Which sums are told") has the rules. Weights are whole, from LEAST to LARGEST, which is twice
-as much, so that no data owner counts more than twice as much as another, whatever it states. Opening is one decision
-over all sessions of the model owner: a round is final when all survivors have sent the same list, and the sum of the
-shares of just these owners may then be revealed as long as no later round is final. Links are independent: an owner may
-send its list before the share of another has come.
+docs/spec/adaptation.md ("Which sums are told") has the rules. Weights are integers from LEAST to LARGEST, which is
+twice LEAST, so that no data owner counts more than twice as much as another, whatever it states. Opening is one
+decision across all sessions of the model owner: a round is final when all survivors have sent the same list, and the
+sum of exactly their shares may then be revealed as long as no later round is final. Links are independent: an owner's
+list may arrive before another owner's share.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tacit.protocol.inference.messages import MOST_IMAGES
 LEAST: Final = 16
 LARGEST: Final = 2 * LEAST
 LARGEST_SUM: Final = 1 << 12
-"""Of weights: times parameters below 2^6, with 44 fractional bits, it stays below 2^62 and does not go round in a word;
+"""Largest sum of weights: times parameters below 2^6, with 44 fractional bits, it stays below 2^62, within a word;
 parameters in range are below 2^3."""
 
 
 def weight_of(count: int, least_count: int) -> int:
-    """That of a data owner with so many images, where the least counted are so many; 1 where this is 0."""
+    """Return the weight of an owner with `count` images. least_count: images of the least weight; 0: all weigh 1."""
     return min(max(LEAST * count // least_count, LEAST), LARGEST) if least_count else 1
 
 
@@ -33,7 +33,7 @@ def sum_of_weights(owners: int, least_count: int) -> tuple[int, int]:
 
 
 MOST_LOST: Final = 64
-"""Rounds after the last sum of which it is known why they were lost: a liar can lose any number of them."""
+"""Lost rounds after the last sum whose reasons are stored: a liar can lose any number of rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,42 +42,42 @@ class OpeningPolicy:
 
     rounds: int
     because: str = ""
-    """Why no more, where that is not said by the number: for people."""
+    """Reason to stop that the number does not give, for people."""
     owners: int
     smallest_cohort: int
-    """The fewest survivors, without those who may collude."""
+    """Fewest survivors, not counting possible colluders."""
     colluders: int
-    """How many of the data owners may collude (n_C)."""
+    """Number of data owners that may collude (n_C)."""
     steps: int = MOST_IMAGES
-    """The most steps of learning that a data owner may take in a session. No quota counts them."""
+    """Largest number of training steps per data owner and session. No quota counts them."""
 
 
 @dataclass
 class RoundSums:
-    """Of one model owner. A model owner that starts again gives it what it was told to keep: `opened`, `current`,
-    `survivors`, `owners` and `counts`."""
+    """Sums of one model owner. After a restart the model owner restores the persisted `opened`, `current`, `survivors`,
+    `owners` and `counts`."""
 
     policy: OpeningPolicy
     opened: int = 0
     current: int = 0
     survivors: tuple[str, ...] = ()
     owners: set[str] = field(default_factory=set)
-    """Who learns, or was told a sum."""
+    """Owners that train, or have received a sum."""
     counts: dict[str, int] = field(default_factory=dict)
-    """How many images an owner has, as it has stated it in its first round."""
+    """Number of images of each owner, as stated in its first round."""
     begun: dict[str, int] = field(default_factory=dict)
-    """The round that an owner learns in, from the parameters of the current one."""
+    """Round in which each owner trains, from the current parameters."""
     kept: dict[str, int] = field(default_factory=dict)
-    """The round of which the model owner has a share of an owner's parameters."""
+    """Round of each owner's share of parameters that the model owner holds."""
     said: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Its survivors, as this owner has said it."""
+    """Survivors of that round, as each owner sent them."""
     since: dict[str, float] = field(default_factory=dict)
-    """When it has said that first."""
+    """Time at which each owner first sent them."""
     lost: dict[int, str] = field(default_factory=dict)
-    """Why there is no sum of a round, for those rounds after the current one that are lost."""
+    """Reasons of the lost rounds after the current one."""
 
     def check_begin(self, owner: str, number: int, based: int, count: int = 0) -> None:
-        """Refuse an owner that may not learn in this round, or from these parameters."""
+        """Refuse an owner that may not train in this round, or from these parameters."""
         if (why := self._exhausted()) is not None:
             raise RemoteProtocolError(Code.POLICY, f"{why}: ask it for more")
         self._check_owner(owner)
@@ -97,7 +97,7 @@ class RoundSums:
         self.begun[owner] = number
 
     def keep(self, owner: str, number: int) -> None:
-        """The model owner has a share of what this owner has learned in the round. It is void if another round has
+        """Record that the model owner holds this owner's share of the round. The share is void if another round has
         become final meanwhile, or this one is lost."""
         for store in (self.kept, self.said, self.since):
             store.pop(owner, None)
@@ -105,13 +105,13 @@ class RoundSums:
             self.kept[owner] = number
 
     def check_ask(self, owner: str, survivors: tuple[str, ...]) -> None:
-        """Refuse an owner that may be told no sum, or a list of survivors that is none."""
+        """Refuse an owner that may receive no sum, or an invalid list of survivors."""
         self._check_owner(owner)
         if survivors and (list(survivors) != sorted(set(survivors)) or owner not in survivors):
             raise RemoteProtocolError(Code.MEMBERS, "it names survivors that are in no order, or without itself")
 
     def none_for(self, owner: str, number: int, survivors: tuple[str, ...]) -> str | None:
-        """Why this owner is told no sum of the round, whatever others say; None if it is to wait for the verdict."""
+        """Return why this owner gets no sum whatever the others send; None: it must wait for the verdict."""
         if number <= self.current or number in self.lost:
             if number == self.current and survivors not in ((), self.survivors):
                 return f"{owner} names other survivors of round {number} than all of them have confirmed"
@@ -121,7 +121,7 @@ class RoundSums:
         return None
 
     def say(self, owner: str, number: int, survivors: tuple[str, ...], now: float) -> None:
-        """An owner asks for a sum, and says who the survivors are: that may make the round final, or lose it."""
+        """Record an owner's request for a sum and its list of survivors, which may make the round final, or lose it."""
         self.owners.add(owner)
         if not survivors or number <= self.current or self.none_for(owner, number, survivors) is not None:
             return
@@ -137,8 +137,8 @@ class RoundSums:
                 store.clear()
 
     def give_up(self, number: int, since: float) -> str:
-        """Somebody has waited for the verdict since then, and for long enough; why there is no sum. Survivors who are
-        silent cost the round if another has said then already who survived; otherwise it goes on for all others."""
+        """Give up waiting for the verdict after the deadline; return the reason. Silent survivors cost the round if an
+        owner has already sent its list; otherwise the round continues for all others."""
         silent = self.silent(number)
         if silent and min(self.since[name] for name in self._said_of(number)) <= since:
             self._lose(number, f"no word on who survived from {', '.join(silent)}")
@@ -151,7 +151,7 @@ class RoundSums:
         return f"nobody who has learned in round {number} has said who survived"
 
     def verdict(self, number: int) -> str | None:
-        """Empty if the sum of the round may be told; why not, if it never may; None as long as it is not known."""
+        """Return "" if the sum of the round may be revealed, the reason if it never may, None while undecided."""
         if number < self.current:
             return f"a later round, {self.current}, has been opened"
         return "" if number == self.current else self.lost.get(number)
@@ -184,8 +184,8 @@ class RoundSums:
         return f"the model owner opens {policy.rounds} rounds{because}, and all of them are open"
 
     def _lose(self, number: int, reason: str) -> None:
-        """There is no sum of this round, and there will be none. Of many the one lost first is forgotten: no share of
-        it is left, so that it is final only if it is learned anew."""
+        """Mark a round as lost for good. Of too many the earliest is forgotten: no share of it is left, so that it
+        becomes final only if it is trained anew."""
         self.lost[number] = reason
         if len(self.lost) > MOST_LOST:
             del self.lost[next(iter(self.lost))]

@@ -1,16 +1,16 @@
 """Audit of the dealer by sacrifice: both owners open some of its correlated randomness before a pass uses the rest.
 
-When the randomness of a pass has arrived at both owners, a joint coin picks requests. For these each owner reveals the
-keys of its streams, computes what the dealer had to send, compares, and discards them. What was discarded is ordered
-again and audited in turn, until a coin picks nothing. So the dealer deals every request without knowing whether it will
-be used, and a wrong one is found with the probability of being picked, each by itself.
+When the randomness of a pass has arrived at both owners, a joint coin picks requests. For each picked request both
+owners reveal the keys of their streams, recompute the dealer's correction, compare, and discard the request. The
+discarded requests are ordered again and audited in turn, until a coin picks none. The dealer therefore does not know
+which requests will be used, and each wrong one is caught independently with the probability of being picked.
 
-1. The model owner commits to a contribution to the coin. 2. The data owner says its own. 3. The model owner opens its
-commitment: neither could choose its contribution after the other's. 4. The data owner reveals its keys. 5. So does the
-model owner.
+1. The model owner commits to its contribution to the coin. 2. The data owner sends its contribution. 3. The model owner
+opens its commitment, so neither side chose its contribution after seeing the other's. 4. The data owner reveals its
+keys. 5. The model owner reveals its keys.
 
-A request is used or revealed, never both (`RequestKeys`). The masks of weights, and what depends on them, are no
-candidates: a weight is masked once for the whole session, so its stream is used. The dealer may err there unnoticed.
+A request is used or revealed, never both (`RequestKeys`). Weight masks, and requests that depend on them, are not
+audited: a weight is masked once for the whole session, so its stream is in use. The dealer may err there unnoticed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tacit.protocol.inference.messages import MOST_AUDITED
 from tacit.protocol.inference.states import InferenceLabel
 
 WHOLE: Final = 1 << 16
-"""A fraction is so many parts of this."""
+"""Denominator of audit fractions."""
 
 
 def audited_of(fraction: float) -> int:
-    """Return a fraction as the terms have it. ValueError outside of 0 ... 0.5."""
+    """Return a fraction in units of 1/WHOLE. Raises ValueError outside of 0 ... 0.5."""
     if not 0 <= fraction <= MOST_AUDITED / WHOLE:
         raise ValueError(f"audit_fraction = {fraction}: it is from 0 to {MOST_AUDITED / WHOLE}")
     return round(fraction * WHOLE)
@@ -44,7 +44,7 @@ def commitment_of(contribution: bytes) -> bytes:
 def picked(
     numbers: Sequence[int], *, audited: int, session: bytes, model_owner: bytes, data_owner: bytes
 ) -> tuple[int, ...]:
-    """Return those of the candidates that the coin picks; model_owner, data_owner: both contributions."""
+    """Return the candidates that the coin picks; model_owner, data_owner: their contributions to the coin."""
 
     def coin(number: int) -> int:
         found = digest(InferenceLabel.AUDIT_COIN, session, model_owner, data_owner, number.to_bytes(8, "big"))
@@ -56,7 +56,7 @@ def picked(
 @dataclass(frozen=True)
 class Audit:
     numbers: tuple[int, ...]
-    """Candidates: requests that have arrived and are not used."""
+    """Candidates: requests that have arrived and are unused."""
     contribution: bytes = field(repr=False)
     commitment: bytes = b""
     picked: tuple[int, ...] = ()
@@ -64,37 +64,37 @@ class Audit:
 
 @dataclass(frozen=True)
 class AuditAsked(Output):
-    """To the data owner's shell: the model owner has committed itself; call `audit` when the randomness is here."""
+    """To the data owner's shell: the model owner has committed; call `audit` once the randomness has arrived."""
 
 
 @dataclass(frozen=True)
 class AuditPicked(Output):
-    """To both shells: the requests that the coin has picked; call `reveal` with their keys, unless there are none."""
+    """To both shells: the requests that the coin picked; call `reveal` with their keys, unless there are none."""
 
     numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class KeysRevealed(Output):
-    """To both shells: the peer's keys of the requests that were picked, in their order."""
+    """To both shells: the peer's keys of the picked requests, in order."""
 
     keys: tuple[bytes, ...] = field(repr=False)
 
 
 class RequestKeys:
-    """The keys of an owner's requests in a session. LocalProtocolError for a second use of any.
+    """Keys of an owner's requests in a session. Raises LocalProtocolError on a second use of any.
 
-    Requests are ordered, and then used or revealed. `key`: the owner's key of material.
+    Each request is ordered, then used or revealed. `key`: the owner's preprocessing key.
     """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._unused: dict[int, bool] = {}
-        """Ordered requests that were neither used nor revealed, and whether they may be revealed."""
+        """Ordered requests that are neither used nor revealed, and whether each may be revealed."""
         self._next = 0
 
     def order(self, openable: Sequence[bool]) -> int:
-        """Note requests, each with whether it may be revealed; return the number of the first."""
+        """Register requests, each with whether it may be revealed; return the number of the first."""
         first = self._next
         self._next += len(openable)
         self._unused |= dict(zip(range(first, self._next), openable, strict=True))
@@ -117,12 +117,12 @@ class RequestKeys:
 
 
 def joined_keys(keys: Sequence[bytes]) -> bytes:
-    """Return keys as a message carries them. LocalProtocolError for a key of another length."""
+    """Concatenate keys for a message. Raises LocalProtocolError for a key of the wrong length."""
     if any(len(key) != KEY_BYTES for key in keys):
         raise LocalProtocolError(f"a key of a request has {KEY_BYTES} bytes")
     return b"".join(keys)
 
 
 def split_keys(payload: bytes) -> tuple[bytes, ...]:
-    """Return the keys of a message of the right length."""
+    """Split the payload of a message of the right length into keys."""
     return tuple(payload[start : start + KEY_BYTES] for start in range(0, len(payload), KEY_BYTES))

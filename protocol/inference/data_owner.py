@@ -1,15 +1,15 @@
-"""The data owner in a session of private inference: it has the images, and alone learns what the model says of them.
+"""The data owner in a session of private inference: it holds the images, and only it receives the results.
 
-1. It says hello and is told the terms: sizes, scales, the commitment to the weights, and how much it may ask for. It
-   checks them against its own policy and agrees, stating how many images it has.
-2. It receives the masked weights, once for the session.
-3. For every pass it says which commitment it expects, is told which model the other computes with, and goes through
-   the rounds; the last round of a pass tells it the result.
+1. It sends a hello and receives the terms: sizes, scales, the commitment to the weights, and request limits. It checks
+them against its own policy and agrees, stating its number of images.
+2. It receives the masked weights, once per session.
+3. For every pass it sends the expected commitment, receives the commitment the model owner computes with, and runs the
+rounds; the last round of a pass reveals the result.
 4. It closes the session.
 
-The model owner chooses the model and the bounds of every value, and learns of every pass whether it is in range. So a
-verdict is one bit about the images of the pass, answering a question that the model owner chose, and "in range" tells
-as much as "out of range". The data owner limits the passes, and the refused passes, of a model owner in a day.
+The model owner chooses the model and the range of every value, and learns whether each pass is in range. A verdict is
+therefore one bit about the images of the pass, on a question that the model owner chose; "in range" reveals as much as
+"out of range". The data owner limits a model owner's daily passes and refused passes.
 """
 
 from __future__ import annotations
@@ -60,27 +60,27 @@ class InferencePolicy:
     """What a data owner accepts."""
 
     bits: int = 0
-    """Fractional bits that logits must have at least; 0: labels are enough."""
+    """Fewest fractional bits of logits that it accepts; 0: labels suffice."""
     labels: int = 0
-    """How many labels are wanted at least where they are told alone; logits are always enough."""
+    """Fewest labels that it accepts where no logits are revealed. Logits always suffice."""
     weights: bytes | None = None
-    """The commitment to the only model that it wants; any if None."""
+    """Commitment to the only model that it accepts; None: any model."""
     quota: Quota = field(default_factory=lambda: Quota(used=PASSES_A_DAY, refused=REFUSED_A_DAY))
-    """Passes of one model owner in a day."""
+    """Daily limit of passes for one model owner."""
     audited: int = 0
-    """How many of 65,536 requests to the dealer are audited; both owners want the same."""
+    """Audited requests to the dealer, out of 65,536; both owners must want the same number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceRequest:
-    """How many images a data owner wants to have classified, and their shape."""
+    """Number and shape of the images that a data owner wants classified."""
 
     images: int
     batch: int
-    """Images of a pass."""
+    """Images per pass."""
     channels: int | None = None
     side: int | None = None
-    """Pixels of an edge of every image. None, like `channels`: they are brought to what the model takes."""
+    """Pixels along the edge of every image. None, like `channels`: as the model's input."""
 
     def __post_init__(self) -> None:
         given = (self.images, self.batch, self.channels, self.side)
@@ -96,7 +96,7 @@ class InferenceDataOwner(InferenceSession):
     """The data owner, towards the server of the roster."""
 
     terms_type: ClassVar[type[Terms]] = Terms
-    """What terms it understands."""
+    """Type of terms that it understands."""
 
     def __init__(
         self,
@@ -121,14 +121,14 @@ class InferenceDataOwner(InferenceSession):
         self._request = request
         self._policy = policy
         self._begins = spent
-        """What is used of the quota once the pass that was asked for begins."""
+        """Quota used once the requested pass begins."""
 
     def start(self, now: float) -> list[Output]:
         """Say hello."""
         return self.trigger(Trigger.START, now)
 
     def ask(self, at: float, now: float) -> list[Output]:
-        """Begin the next pass; LocalProtocolError beyond those agreed on. at: Unix time, for the quota."""
+        """Begin the next pass. at: Unix time, for the quota. LocalProtocolError beyond the agreed passes."""
         return [] if self.over else self.trigger(InferenceTrigger.ASK, now, at)
 
     def finish(self, now: float) -> list[Output]:
@@ -236,7 +236,7 @@ class InferenceDataOwner(InferenceSession):
         return self._ended(None, "the session is closed")
 
     def _accept(self, packet: Packet) -> bool:
-        # The session is that of the first answer; what is still under way of a former one is none.
+        # The first answer defines the session; ignore late answers of an earlier one.
         if self.state is InferenceState.AWAIT_TERMS:
             if packet.envelope.sequence:
                 return False
@@ -278,8 +278,8 @@ class InferenceDataOwner(InferenceSession):
 
 
 _S = InferenceState
-# The last round of a pass is the result, which the model owner gives: a pass ends for it there, and for the data owner
-# when the result has come. A pass that is out of range ends for both with the later of the two messages about that.
+# The model owner sends the result in the last round, so the pass ends there for it, and for the data owner when the
+# result arrives. A pass out of range ends for both with the later of the two openings of the range check.
 DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.READY, Trigger.START): Row(InferenceDataOwner.on_start, (_S.AWAIT_TERMS,)),
     (_S.READY, Trigger.DROP): Row(InferenceDataOwner.on_drop, (_S.ABORTED,)),

@@ -1,8 +1,8 @@
-"""The dealer in one session of private inference: it serves both owners of it, and learns what they order.
+"""The dealer in one session of private inference: it serves both owners, and learns which randomness they order.
 
-It waits until both are there, compares what each says of the session, and then every pair of orders. Where they differ
-it deals nothing: material that does not fit together would turn results into noise that nobody notices. It keeps no
-material and no key beyond the session.
+It waits for both owners, then compares their descriptions of the session and every pair of orders. If they differ it
+deals nothing: mismatched randomness would silently turn results into noise. It keeps no randomness and no key beyond
+the session.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt
 from tacit.protocol.inference.states import DealerState, InferenceTrigger, ending, over
 
 MOST_ORDERS: Final = 64
-"""Orders that one owner may be ahead of the other. An owner may order all stages of a pass at once, one by one."""
+"""Largest lead in orders of one owner over the other. An owner may order all stages of a pass at once, one by one."""
 
 
 class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal | InferenceEnded):
     """The dealer, towards the server of the roster and one data owner.
 
-    session: what both say in their envelopes; patience: seconds to wait for one owner when the other is waiting.
+    session: from both owners' envelopes; patience: seconds to wait for one owner while the other is waiting.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
         return self.state in (DealerState.CLOSED, DealerState.ABORTED)
 
     def awaits(self, owner: str) -> bool:
-        """Whether only this owner has not come yet."""
+        """Whether this owner is the only one missing."""
         return self.state is DealerState.AWAIT_OWNERS and owner not in self._hellos
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:
@@ -90,7 +90,7 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
         return self.receive(sender, packet, now)
 
     def deliver(self, owner: str, number: int, data: Frame, now: float) -> list[Output]:
-        """The corrections of a request for an owner, 8 bytes a word."""
+        """Send an owner the corrections of a request, 8 bytes a word."""
         return self.trigger(InferenceTrigger.DELIVER, now, owner, number, data)
 
     def drop(self, owner: str, detail: str, now: float) -> list[Output]:
@@ -100,7 +100,7 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
         return self.trigger(Trigger.DROP, now, owner, detail)
 
     def give_up(self, error: RemoteProtocolError, now: float) -> list[Output]:
-        """The dealer cannot meet an order: what is asked for is nothing that it deals."""
+        """End the session because the dealer cannot serve an order."""
         return self.reject(self.own, error, now)
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
@@ -177,7 +177,7 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
 
     def on_abort(self, heard: Heard[Abort], now: float) -> Step[DealerState]:
         message = heard.message
-        # The other owner may have nothing under way with this one any more, but it waits for material.
+        # The other owner may expect nothing from its peer any more, but it waits for correlated randomness.
         return self._failed(
             RemoteProtocolError(message.code, message.detail, culprit=message.culprit or heard.sender),
             told=heard.sender,
@@ -198,7 +198,7 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
         return Step(self.state) if self.over else self._failed(error)
 
     def _welcome(self, contributions: Sequence[bytes]) -> list[Output]:
-        """Let both begin; the keys of their streams for the shell."""
+        """Let both owners begin; give the shell the keys of their streams."""
         keys = [
             material_key(
                 session=self.session,
@@ -224,7 +224,7 @@ class InferenceDealer(Machine[DealerState], outputs=Transmit | KeysDealt | Deal 
     def _failed(self, error: RemoteProtocolError, *, told: str = "") -> Step[DealerState]:
         culprit = error.culprit or self.own
         abort = Abort(code=error.code, detail=error.detail[:DETAIL_LIMIT], culprit=culprit)
-        # Who has not come does not know of this session yet, or never will: anybody could name it to the dealer.
+        # An absent owner does not know of this session yet, or never will: anyone could have named it to the dealer.
         come = self.owners if self.state is DealerState.SERVING else {*self._hellos, culprit}
         sends = tuple(
             Send(owner, abort) for owner in self.owners if owner in come and owner != told and owner not in self._closed

@@ -1,7 +1,7 @@
-"""One party of private inference towards one other: the link between them, how long it waits, and how it ends.
+"""One party's exchange with a peer in private inference: their link, its deadlines, and how it ends.
 
-A broken rule, a lost link or a deadline ends the exchange, and whoever ends it says why to the other side. Everything
-that happens begins the patience of this side anew, as long as something is due.
+A broken rule, a lost link or a deadline ends the exchange; the party that ends it sends the reason to its peer. While
+anything is due, every event restarts this side's deadline.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tacit.protocol.inference.results import InferenceEnded
 
 
 def check_number(packet: Packet, due: int) -> None:
-    """Refuse a packet that bears another number of a pass than is due; 0 outside of passes."""
+    """Refuse a packet whose pass number is not the one due; 0 outside of passes."""
     number = packet.envelope.round
     if number != due:
         raise RemoteProtocolError(Code.SESSION, f"{packet.kind.TYPE} of pass {number} where {due} is due")
 
 
 class ExchangeSide(Machine[StateT]):
-    """One side of it.
+    """One side of an exchange.
 
-    ends: the states in which it is closed, and aborted; patience: seconds that this side waits for what is due.
+    ends: its closed and aborted states; patience: seconds that this side waits for anything due.
     """
 
     kinds: ClassVar[Kinds] = INFERENCE_MESSAGES
@@ -46,7 +46,7 @@ class ExchangeSide(Machine[StateT]):
 
     @property
     def session(self) -> bytes:
-        """Its name, 32 bytes; zeros before the model owner has given it one."""
+        """Session identifier, 32 bytes; zeros before the model owner has assigned one."""
         return self._link.session
 
     @property
@@ -79,7 +79,7 @@ class ExchangeSide(Machine[StateT]):
         return self.trigger(Trigger.DROP, now, detail)
 
     def give_up(self, error: RemoteProtocolError, now: float) -> list[Output]:
-        """This side cannot go on, for a reason that is not the peer's: its device, its data, somebody else."""
+        """End the exchange for a cause other than the peer: this side's device, its data, a third party."""
         return self.reject(self.own, error, now)
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
@@ -100,11 +100,11 @@ class ExchangeSide(Machine[StateT]):
         return Step(self.state) if self.over else self._failed(error)
 
     def _accept(self, packet: Packet) -> bool:
-        """Refuse a packet that is not due on the link, or whose number of a pass does not fit; False to ignore it."""
+        """Refuse a packet that is not due on the link or has the wrong pass number; return False to ignore it."""
         raise NotImplementedError
 
     def _number_of(self, kind: type[Message]) -> int:
-        """The number of the pass that messages of this type are of now; 0 outside of passes."""
+        """Return the pass number that messages of this type must carry now; 0 outside of passes."""
         return 0
 
     def _take(self, step: Step[StateT], now: float) -> list[Output]:

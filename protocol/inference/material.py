@@ -1,11 +1,11 @@
 """Byte strings of known length in chunks, and an owner's exchange with the dealer: key, requests, corrections.
 
-Only expected chunks are kept, and the buffer grows with what arrives: a peer that announces much and sends little takes
-no memory.
+Only expected chunks are kept, and the buffer grows with the data received: a peer that announces much and sends little
+takes no memory.
 
 Free words of the correlated randomness are drawn from a keystream that the owner and the dealer share. Its key is
 derived from a fresh contribution of each, so that neither a snapshot nor a reconnection can bring a used one back.
-Requests may be sent ahead of need; answers come in the order of their numbers.
+Requests may be sent ahead of need; answers arrive in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from tacit.protocol.inference.states import InferenceLabel, InferenceTrigger, Ma
 
 
 class Arrivals:
-    """What is due from one sender, in the order in which it must come: pairs of an index and a length in bytes.
+    """Byte strings due from one sender, in order: pairs of an index and a length in bytes.
 
-    name: what one of them is called, in refusals.
+    name: noun for one of them in error messages.
     """
 
     def __init__(self, name: str, due: Iterable[tuple[int, int]] = ()) -> None:
@@ -46,7 +46,7 @@ class Arrivals:
         self._arrived = bytearray()
 
     def expect(self, due: Iterable[tuple[int, int]]) -> None:
-        """Add to what is due."""
+        """Append to the expected byte strings."""
         self._due.extend((index, size) for index, size in due if size)
 
     @property
@@ -72,11 +72,11 @@ class Arrivals:
             )
 
     def ends_with(self, payload: Frame | None) -> bool:
-        """Whether nothing is due any more after this chunk, which `check` admitted."""
+        """Whether this chunk, which `check` admitted, is the last one due."""
         return len(self._due) == 1 and len(self._arrived) + len(payload or b"") == self._due[0][1]
 
     def take(self, payload: Frame | None) -> tuple[int, bytearray] | None:
-        """Keep the chunk that `check` admitted; the index and the whole if it is complete now."""
+        """Store the chunk that `check` admitted; return index and data once the byte string is complete."""
         self._arrived += payload or b""
         index, size = self._due[0]
         if len(self._arrived) < size:
@@ -91,14 +91,14 @@ class Arrivals:
 
 
 def chunks(data: Frame) -> Iterator[tuple[int, Frame]]:
-    """A byte string in chunks, each with its number."""
+    """Split a byte string into numbered chunks."""
     view = memoryview(data).cast("B")
     for start in range(0, len(view), CHUNK_BYTES):
         yield start // CHUNK_BYTES, view[start : start + CHUNK_BYTES]
 
 
 def material_key(*, session: bytes, terms: bytes, owner: str, owner_contribution: bytes, contribution: bytes) -> bytes:
-    """32 bytes: the key of an owner's streams of material in one session, for it and the dealer.
+    """Derive the 32-byte key of an owner's preprocessing streams in one session, shared with the dealer.
 
     terms: digest of the encoded terms; contribution: the dealer's.
     """
@@ -107,7 +107,7 @@ def material_key(*, session: bytes, terms: bytes, owner: str, owner_contribution
 
 
 def request_key(key: bytes, number: int) -> bytes:
-    """32 bytes: the key of the stream of one request, from an owner's key of material; it tells nothing of others."""
+    """Derive the 32-byte key of one request's stream from an owner's preprocessing key; it reveals no other key."""
     return derive(key, InferenceLabel.REQUEST, salt=b"", info=number.to_bytes(8, "big"))
 
 
@@ -115,7 +115,7 @@ class MaterialOwner(
     ExchangeSide[MaterialState],
     outputs=Transmit | MaterialKey | MaterialArrived | InferenceEnded,
 ):
-    """One owner in one session. dealer: its name in the roster; patience: seconds to wait for what is due."""
+    """One owner in one session. dealer: its name in the roster; patience: seconds to wait for anything due."""
 
     def __init__(
         self, name: str, roster: Roster, *, dealer: str, agreed: Agreed, entropy: Entropy, patience: float
@@ -142,7 +142,7 @@ class MaterialOwner(
         return self.trigger(Trigger.START, now)
 
     def order(self, requests: bytes, count: int, corrections: Sequence[tuple[int, int]], now: float) -> list[Output]:
-        """Order `count` requests; corrections: numbers of those whose corrections come to this owner, and bytes."""
+        """Order `count` requests. corrections: number and bytes of each request corrected at this owner."""
         return [] if self.over else self.trigger(InferenceTrigger.ORDER, now, requests, count, corrections)
 
     def finish(self, now: float) -> list[Output]:
@@ -195,7 +195,7 @@ class MaterialOwner(
         return self._ended(None, "no more material is wanted", "", self._send(DealingOver()))
 
     def _accept(self, packet: Packet) -> bool:
-        # What is still under way of a former session is ignored.
+        # Ignore late messages of an earlier session.
         if packet.envelope.session != self._agreed.session:
             return False
         check_number(self._link.accept(packet), 0)

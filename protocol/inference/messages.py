@@ -1,9 +1,8 @@
-"""The messages of private inference: between a data owner and the model owner, and of both with the dealer.
+"""Messages of private inference: between a data owner and the model owner, and between both and the dealer.
 
-Links are direct, so a message belongs to a link of its own family: a link of private inference reads these types and no
-others. Numbers of passes stand in the envelope's round, 0 outside a pass. Whatever is large travels in a raw frame, in
-chunks of CHUNK_BYTES of which only the last is shorter; how long it is altogether is known beforehand, from the terms
-or from what was ordered, and never said.
+Links are direct, and a link of private inference accepts only these message types. The envelope's round carries the
+pass number, 0 outside a pass. Large data travels in raw frames, in chunks of CHUNK_BYTES; only the last is shorter. No
+message states a total length: both sides know it from the terms or from the order.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tacit.protocol.core.messages import Abort, Hash, Index, Kinds, Message, by_
 from tacit.protocol.inference.schedule import Results, Sizes
 
 INFERENCE_VERSION: Final = 6
-"""Of private inference alone. It is open: until it is frozen, messages may change without another number."""
+"""Version of private inference alone. It is open: until it is frozen, messages may change without another number."""
 TERMS_LIMIT: Final = 1 << 20
 """Longest encoding of terms, in bytes."""
 ORDER_LIMIT: Final = 1 << 18
@@ -25,7 +24,7 @@ ORDER_LIMIT: Final = 1 << 18
 MOST_AUDITED: Final = 1 << 15
 """Half of all requests."""
 MOST_IMAGES: Final = 1 << 20
-"""Images that one session may be for."""
+"""Largest number of images in one session."""
 
 Images = Annotated[int, Meta(ge=1, le=MOST_IMAGES)]
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -33,39 +32,39 @@ Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the model owner offers to compute, and everything public about it."""
+    """The model owner's offer: the computation, and everything public about it."""
 
     sizes: Sizes
     results: Results
-    """What the data owner is told of each image."""
+    """Results that the data owner receives for each image."""
     weights: Hash
     """Commitment to the weights: a hash over a secret salt of the model owner and all words of the weights."""
     most_images: Images
-    """How many images one session may ask for."""
+    """Largest number of images in one session."""
     most_batch: Images
-    """How many images one pass may take."""
+    """Largest number of images in one pass."""
     audited: Annotated[int, Meta(ge=0, le=MOST_AUDITED)]
-    """Of 65,536 requests to the dealer, how many are opened and discarded on average; 0: there is no audit."""
+    """Requests to the dealer that are opened and discarded on average, out of 65,536; 0: no audit."""
     arithmetic: Annotated[bytes, Meta(max_length=TERMS_LIMIT)]
-    """Scales and tables of the computation, encoded; private inference as a protocol does not look inside."""
+    """Scales and tables of the computation, encoded; opaque to this protocol."""
 
 
 class InferenceHello(Message, frozen=True, kw_only=True):
-    """Data owner to model owner: I am here and hold this roster."""
+    """Data owner to model owner: opens a session and states the fingerprint of its roster."""
 
     roster: Hash
 
 
 class InferenceTerms(Message, frozen=True, kw_only=True):
-    """Model owner to data owner: the session (in the envelope), and what will be computed."""
+    """Model owner to data owner: the session (in the envelope), and the offered computation."""
 
     roster: Hash
     terms: Annotated[bytes, Meta(max_length=TERMS_LIMIT)]
-    """Canonical encoding of Terms; its digest enters every key of the dealer's material."""
+    """Canonical encoding of Terms; its digest enters every key of correlated randomness."""
 
 
 class AgreeTerms(Message, frozen=True, kw_only=True):
-    """Data owner to model owner: on these terms, for so many images, so many in a pass; the last has the rest."""
+    """Data owner to model owner: accepts these terms; images in all, and per pass. The last has the remainder."""
 
     terms: Hash
     images: Images
@@ -81,37 +80,37 @@ class MaskedWeights(Message, frozen=True, kw_only=True):
 
 
 class StartPass(Message, frozen=True, kw_only=True):
-    """Data owner to model owner: begin the pass of this number with the model of this commitment."""
+    """Data owner to model owner: requests the pass numbered in the envelope, with the model of this commitment."""
 
     weights: Hash
 
 
 class PassStarted(Message, frozen=True, kw_only=True):
-    """Model owner to data owner: the material is here; this is the commitment of the model that I compute with."""
+    """Model owner to data owner: begins the pass, with complete preprocessing and the model of this commitment."""
 
     weights: Hash
 
 
 class AuditCommitment(Message, frozen=True, kw_only=True):
-    """Model owner to data owner: my randomness of the pass is here; the hash of my contribution to the coin."""
+    """Model owner to data owner: its preprocessing for the pass has arrived; hash of its contribution to the coin."""
 
     commitment: Hash
 
 
 class AuditCoin(Message, frozen=True, kw_only=True):
-    """Between both owners, the data owner first: my contribution to the coin, 32 fresh random bytes."""
+    """Between both owners, the data owner first: the sender's contribution to the coin, 32 fresh random bytes."""
 
     contribution: Hash
 
 
 class AuditKeys(Message, frozen=True, kw_only=True):
-    """Between both owners, the data owner first: keys of the requests that the coin has picked, 32 bytes each."""
+    """Between both owners, the data owner first: keys of the requests that the coin picked, 32 bytes each."""
 
     PAYLOAD: ClassVar[bool] = True
 
 
 class Opening(Message, frozen=True, kw_only=True):
-    """Between both owners: a chunk of what this side opens in a round of a pass."""
+    """Between both owners: a chunk of the sender's opening in a round of a pass."""
 
     PAYLOAD: ClassVar[bool] = True
     step: Index
@@ -120,28 +119,28 @@ class Opening(Message, frozen=True, kw_only=True):
 
 
 class CloseInference(Message, frozen=True, kw_only=True):
-    """Data owner to model owner: I have what I wanted."""
+    """Data owner to model owner: ends the session; the data owner needs no further passes."""
 
 
 class InferenceClosed(Message, frozen=True, kw_only=True):
-    """Model owner to data owner: nothing more will come."""
+    """Model owner to data owner: confirms the end of the session."""
 
 
 class DealerHello(Message, frozen=True, kw_only=True):
-    """Owner to dealer: I am here for the session (in the envelope) with this peer, on these terms."""
+    """Owner to dealer: joins the session (in the envelope) with this peer, on these terms."""
 
     roster: Hash
     peer: Annotated[str, Meta(max_length=64)]
     terms: Hash
     contribution: Hash
-    """32 fresh random bytes, for the key of this owner's material."""
+    """32 fresh random bytes, for this owner's preprocessing key."""
 
     def __repr__(self) -> str:
         return f"DealerHello(peer={self.peer!r}, <secret>)"
 
 
 class DealerWelcome(Message, frozen=True, kw_only=True):
-    """Dealer to owner: both are here; my contribution to the key of this owner's material, 32 fresh random bytes."""
+    """Dealer to owner: both owners have joined; 32 fresh random bytes for this owner's preprocessing key."""
 
     contribution: Hash
 
@@ -150,18 +149,18 @@ class DealerWelcome(Message, frozen=True, kw_only=True):
 
 
 class OrderRandomness(Message, frozen=True, kw_only=True):
-    """Owner to dealer: what it wants next. Both owners order the same."""
+    """Owner to dealer: the next requests. Both owners must send the same order."""
 
     first: Number
-    """Number of the first request: the requests of a session are counted, and no number serves twice."""
+    """Number of the first request. Requests are numbered throughout a session, and no number is used twice."""
     count: Count
-    """How many requests these are."""
+    """Number of requests."""
     requests: Annotated[bytes, Meta(max_length=ORDER_LIMIT)]
-    """The requests, encoded; private inference as a protocol compares those of both owners and does not look inside."""
+    """The requests, encoded; opaque to this protocol, which only compares those of both owners."""
 
 
 class Randomness(Message, frozen=True, kw_only=True):
-    """Dealer to owner: a chunk of the corrections that belong to a request, 8 bytes a word."""
+    """Dealer to owner: a chunk of the corrections of a request, 8 bytes a word."""
 
     PAYLOAD: ClassVar[bool] = True
     number: Number
@@ -181,4 +180,4 @@ INFERENCE_MESSAGES: Final = Kinds(
         DealingOver, Abort,
     ),
 )  # fmt: skip
-"""Every message of a link of private inference."""
+"""All messages on a link of private inference."""

@@ -1,9 +1,9 @@
-"""The model owner in a session of private inference: it has the weights, and learns nothing but how many images came.
+"""The model owner in a session of private inference: it holds the weights, and learns the number of images and the
+verdict of every pass.
 
-There is one such machine for each data owner that is served. It states its terms, refuses what departs from what both
-agreed on, masks its weights with the dealer's material, and computes. What it computes with is committed to in the
-terms, and stated again in every pass: a model that has been replaced meanwhile is refused, by either side. Before a
-pass begins it is charged to the data owner's quota of the day.
+One machine serves one data owner. It sends its terms, refuses deviations from the agreement, masks its weights with
+correlated randomness, and computes. The terms commit to the model, and every pass restates the commitment: either side
+refuses a model that was replaced meanwhile. A pass is charged to the data owner's daily quota before it begins.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tacit.protocol.inference.states import InferenceLabel, InferenceState, Infe
 class InferenceModelOwner(InferenceSession):
     """The server of the roster, towards one data owner.
 
-    entropy: gives the session its name; quota: of images.
+    entropy: source of the session identifier; quota: limits in images.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class InferenceModelOwner(InferenceSession):
         """Whether a pass was charged."""
 
     def mask(self, layer: int, data: Frame, now: float) -> list[Output]:
-        """The weights of a layer minus their mask, 8 bytes a word; layers in their order."""
+        """Send a layer's weights minus their mask, 8 bytes a word. Layers must come in order."""
         return [] if self.over else self.trigger(Trigger.PROVIDE, now, layer, data)
 
     def begin(self, weights: bytes, at: float, now: float) -> list[Output]:
-        """The material of the pass is here; weights: the commitment to the model as it is now; at: Unix time, for the
-        quota."""
+        """Begin the pass, whose correlated randomness has arrived. weights: commitment to the current model; at: Unix
+        time, for the quota."""
         return [] if self.over else self.trigger(InferenceTrigger.BEGIN, now, weights, at)
 
     def on_hello(self, heard: Heard[InferenceHello], now: float) -> Step[InferenceState]:

@@ -1,11 +1,11 @@
-"""Limits of a day (UTC) that an owner sets for one peer, and what that peer has used of them.
+"""Daily limits (UTC) that an owner sets for a peer, and the peer's use of them.
 
-Both owners have such limits. Chosen images search the bounds of a model by whether they are refused, and its weights by
-what is answered: so a model owner counts a data owner's images. A chosen model asks a question of its owner's choice
-about every pass, which the verdict answers: so a data owner counts a model owner's passes. Both count before a pass
-begins: as used, and as refused until the pass is known to be in range, or ends before an owner has opened its word of
-the verdict. A peer that leaves later, or a process that is killed, has them counted. A clock that goes back renews
-nothing.
+Both owners have such limits. A data owner with chosen images can search a model's ranges by their verdicts, and its
+weights by its answers, so a model owner counts a data owner's images. A model owner with a chosen model asks its own
+question about every pass, and the verdict answers it, so a data owner counts a model owner's passes. Both charge before
+a pass begins, as used and as refused. The charge for refusal is undone once the pass is in range, or if it ends before
+an owner has opened its word of the verdict. Later departures and killed processes stay charged. Setting a clock back
+renews nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Quota:
     """Limits for one peer in a day: images at a model owner, passes at a data owner."""
 
     used: int = MOST_A_DAY
-    """All of them, those that are refused too."""
+    """Including refused ones."""
     refused: int = MOST_A_DAY
 
 
@@ -36,16 +36,16 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Use of a quota on the last day that the peer used any."""
 
     day: Number = 0
-    """Since 1970-01-01."""
+    """Days since 1970-01-01."""
     used: Number = 0
     refused: Number = 0
-    """Those of passes that were out of range, or that ended when the peer could know a verdict already."""
+    """Passes out of range, and passes that ended when the peer could already know the verdict."""
 
 
 class OverQuotaError(Exception):
     """A pass would exceed a limit.
 
-    refused: whether it is that of refusals; most: the limit; left: the rest of it; renewed: when it renews.
+    refused: whether it is the limit of refusals; most: the limit; left: its rest; renewed: when it renews.
     """
 
     def __init__(self, *, refused: bool, most: int, left: int, renewed: str) -> None:
@@ -57,8 +57,8 @@ class OverQuotaError(Exception):
 
 
 def charged(quota: Quota, spent: Spent, count: int, at: float, *, judged: bool = True) -> Spent:
-    """Return the use once a pass of this count begins. at: Unix time in seconds; judged: whether it comes to a verdict.
-    OverQuotaError."""
+    """Return the use once a pass of this count begins. at: Unix time in seconds; judged: whether the pass ends in a
+    verdict. Raises OverQuotaError."""
     day = int(at // DAY_SECONDS)
     before = spent if spent.day >= day else Spent(day=day)
     renewed = f"{datetime.fromtimestamp((before.day + 1) * DAY_SECONDS, UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -69,5 +69,5 @@ def charged(quota: Quota, spent: Spent, count: int, at: float, *, judged: bool =
 
 
 def answered(spent: Spent, count: int) -> Spent:
-    """Return the use once the pass is no refusal: it is in range, or nobody can know its verdict."""
+    """Return the use once the pass is known to be no refusal: it is in range, or its verdict stays unknown."""
     return msgspec.structs.replace(spent, refused=spent.refused - count)

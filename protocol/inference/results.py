@@ -1,4 +1,4 @@
-"""What the machines of private inference tell the shell around them, beside the messages to send."""
+"""Outputs of the private-inference machines to their shell, other than messages to send."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tacit.protocol.inference.schedule import Round
 
 @dataclass(frozen=True)
 class Agreed(Output):
-    """Both owners go by these terms."""
+    """Both owners have agreed on these terms."""
 
     peer: str
     session: bytes
     terms: Terms
     digest: bytes
-    """Of the encoded terms."""
+    """Digest of the encoded terms."""
     images: int
     batch: int
 
     def images_of(self, number: int) -> int:
-        """How many images the pass of this number has, from 1."""
+        """Return the number of images in a pass; passes count from 1."""
         return min(self.batch, self.images - (number - 1) * self.batch)
 
     @property
@@ -43,14 +43,14 @@ class MaskedLayer(Output):
 
 @dataclass(frozen=True)
 class PassAsked(Output):
-    """To the model owner's shell: have the material of this pass, and call `begin`."""
+    """To the model owner's shell: get the correlated randomness of this pass, then call `begin`."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Charged(Output):
-    """To a shell: have it on the disk that the peer has used so much of this side's quota, before anything else."""
+    """To a shell: persist the peer's use of this side's quota before anything else."""
 
     peer: str
     spent: Spent
@@ -58,7 +58,7 @@ class Charged(Output):
 
 @dataclass(frozen=True)
 class PassBegun(Output):
-    """To both: go through these rounds; call `give` for every one that this side has something to open in."""
+    """To both shells: run these rounds; call `give` for every round in which this side opens something."""
 
     number: int
     rounds: tuple[Round, ...] = field(repr=False)
@@ -66,7 +66,7 @@ class PassBegun(Output):
 
 @dataclass(frozen=True)
 class Opened(Output):
-    """To both: what the peer opens in a round. Rounds in which it opens nothing are left out."""
+    """To both shells: the peer's opening in a round. Rounds without an opening by the peer are skipped."""
 
     step: int
     data: bytearray = field(repr=False)
@@ -74,14 +74,14 @@ class Opened(Output):
 
 @dataclass(frozen=True)
 class PassRefused(Output):
-    """To both: a value of this pass was out of range. It is over, nobody is told its result, and it counts as used."""
+    """To both shells: a value was out of range. The pass is over without a result, and counts as used."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class MaterialKey(Output):
-    """To an owner's shell: the dealer and the other owner are there; the key of this owner's streams of material."""
+    """To an owner's shell: the dealer and both owners have joined; the key of this owner's preprocessing streams."""
 
     key: bytes = field(repr=False)
 
@@ -96,7 +96,7 @@ class MaterialArrived(Output):
 
 @dataclass(frozen=True)
 class KeysDealt(Output):
-    """To the dealer's shell: both owners are there; the keys of their streams, the model owner's first."""
+    """To the dealer's shell: both owners have joined; the keys of their streams, the model owner's first."""
 
     owners: tuple[str, str]
     keys: tuple[bytes, bytes] = field(repr=False)
@@ -104,7 +104,7 @@ class KeysDealt(Output):
 
 @dataclass(frozen=True)
 class Deal(Output):
-    """To the dealer's shell: both owners want this; call `deliver` for every correction."""
+    """To the dealer's shell: both owners ordered these requests; call `deliver` for every correction."""
 
     first: int
     count: int
@@ -113,7 +113,7 @@ class Deal(Output):
 
 @dataclass(frozen=True)
 class InferenceEnded(Output):
-    """An exchange is over; code None if it came to its regular end. culprit: the party at fault, where one is."""
+    """An exchange is over; code None: regularly. culprit: the party at fault, if any."""
 
     code: Code | None
     detail: str

@@ -1,11 +1,11 @@
-"""What private inference sends, from the sizes of a model alone: every round of a pass, in order, with its bytes.
+"""Communication schedule of private inference: every round of a pass, in order, with its bytes, from the sizes alone.
 
-A pass is: the patches' embedding, in some models with a LayerNorm, block after block, the head. Nobody knows the
-residual stream. At the end the owners open whether all values were in range, and only then the data owner receives the
-results: logits (or features) of so many bits, or the best labels. Both owners send at once in a round; a side that
-sends nothing waits. Bytes are those of the words of shares, without headers.
+A pass consists of the patch embedding, in some models with a LayerNorm, the blocks, and the head. Neither owner learns
+the residual stream. At the end the owners open the range check, and only if it passes the data owner receives the
+results: logits (or features) rounded to some bits, or the best labels. Both owners send at once in a round; a side that
+sends nothing waits. Byte counts are those of share words, without headers.
 
-The widths of the rings (in bits) are what the bytes follow from; tacit.parties.inference.scales says what is in them.
+Byte counts follow from the ring widths below, in bits; tacit.parties.inference.scales explains the values in them.
 """
 
 from __future__ import annotations
@@ -17,78 +17,77 @@ from msgspec import Meta
 
 WORD_BITS: Final = 64
 COARSE: Final = 16
-"""Of scores and hidden values once they are narrow, the argument of a function."""
+"""Scores and hidden values after truncation; the argument of a function."""
 FINEST: Final = 24
-"""Of hidden values, at most, where the period of their function is a part of their ring."""
+"""Largest ring of hidden values, where the period of their function is a part of their ring."""
 ACTIVATED: Final = 24
-"""Of the values behind GELU, before they are opened to have them modulo 2^STREAM."""
+"""Activations, before they are opened for extension to the ring of STREAM bits."""
 CENTRED: Final = 23
 WEIGHTED: Final = 24
-"""Of sums of values, weighted by exponentials."""
+"""Sums of values weighted by exponentials."""
 SHARES: Final = 40
-"""Of the exponentials of a softmax by squarings, before they are divided by their sum."""
+"""Exponentials of a softmax by squarings, before division by their sum."""
 SQUARED: Final = 32
-"""The same of squares."""
+"""Squares of a softmax by squarings, before division by their sum."""
 POOLED: Final = 24
-"""Bits of tokens whose mean is taken, or that a pool leaves."""
+"""Tokens before their mean is taken, or after attention pooling."""
 VECTORS: Final = 36
 STREAM: Final = 40
-"""Of the residual stream, and of whatever is multiplied by a weight to become a part of it; of values and exponentials
-as factors; of logits before they are cut."""
+"""The residual stream, and factors of products that join it; values and exponentials as factors; untruncated logits."""
 RESULT_BITS: Final = 32
-"""Of logits that are told, once they are cut."""
+"""Revealed logits after truncation."""
 LABEL_BITS: Final = 16
 RANKED: Final = 24
-"""Of logits that are compared with each other, and of the numbers of their classes."""
+"""Compared logits, and the indices of their classes."""
 MOST_LABELS: Final = 16
 RANKED_TOGETHER: Final = 128
-"""Classes that are all compared with each other in one step."""
+"""Largest number of classes compared pairwise in one step."""
 _GROUP: Final = 8
-"""How many times fewer classes are left by a step, where there are more."""
+"""Factor by which a step reduces the number of classes, where there are more."""
 PLACE: Final = 32
-"""Of what is looked up, or compared with its bounds."""
+"""Arguments of lookups and range checks."""
 THRESHOLD_LEVELS: Final = 16
-"""Bits, the highest, of what is compared."""
+"""Compared bits, the most significant ones."""
 
 RANGE: Final = "range"
-"""The round in which both owners learn whether a pass is in range."""
+"""Round in which both owners learn whether a pass is in range."""
 
 LARGEST_PIXELS: Final = 1 << 14
-"""Words in the row of a patch. Whoever names sizes cannot make others allocate more than these four allow."""
+"""Words in a patch row. These four limits bound the memory that announced sizes can make a peer allocate."""
 LARGEST_TOKENS: Final = 1 << 10
-"""Tokens of an image, those without pixels among them."""
+"""Tokens of an image, including those without pixels."""
 LARGEST_SCORES: Final = 1 << 24
-"""Attention scores of an image, all heads of a layer."""
+"""Attention scores of an image, over all heads of a layer."""
 LARGEST_WEIGHTS: Final = 1 << 30
 """Weights of all layers together."""
 
 
 def byte_width(bits: int) -> int:
-    """Bytes that a word takes on the wire."""
+    """Return the bytes of a word on the wire."""
     return -(-bits // 8)
 
 
 Pooling = Literal["token", "two tokens", "mean", "mean of normalised", "attention"]
-"""Tokens behind the blocks that the last LayerNorm takes: the first; the first two, whose results the head reads beside
-each other; the mean of those of the patches; or all of these, whose results the head reads the mean of. With attention
-there is no such LayerNorm: the last block is a pool, whose attention takes the place of what goes in. It leaves the
-mean of a token's values beside them, which no LayerNorm takes away any more, and the head reads its first token."""
+"""Input of the last LayerNorm: the first token; the first two, whose results the head reads side by side; the mean of
+the patch tokens; or all patch tokens, of whose results the head reads the mean. Attention pooling has no such
+LayerNorm: the last block is a pool whose attention replaces its input. It appends the mean of a token's values, and the
+head reads its first token."""
 
 
 MOST_SQUARINGS: Final = 5
 
 
 class BlockForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The variant of a block's functions, from the range of its values."""
+    """Variant of a block's functions, chosen by the range of its values."""
 
     squarings: Annotated[int, Meta(ge=0, le=MOST_SQUARINGS)] = 0
-    """L: the softmax squares and normalises that of scores / 2^L so often. 3 L + 2 rounds more, none for 0."""
+    """L: the softmax takes scores / 2^L, then squares and normalises L times, in 3 L + 2 extra rounds; 0: none."""
     hidden_bits: Annotated[int, Meta(ge=COARSE, le=FINEST)] = COARSE
     """Bits of hidden values as they are opened: the lowest COARSE of them are one period of their function."""
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sizes of a vision transformer. ValueError for sizes that do not fit together, or the rings."""
+    """Sizes of a vision transformer. Raises ValueError for sizes that do not fit together, or the rings."""
 
     side: Annotated[int, Meta(ge=1, le=1 << 12)]
     """Pixels along an edge of the square images."""
@@ -96,21 +95,21 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     patch: Annotated[int, Meta(ge=1, le=1 << 12)]
     """Pixels along an edge of a patch."""
     width: Annotated[int, Meta(ge=1, le=1 << 12)]
-    """Of a token."""
+    """Values per token."""
     heads: Annotated[int, Meta(ge=1, le=1 << 12)]
     hidden: Annotated[int, Meta(ge=1, le=1 << 14)]
-    """Width of the layer between fc1 and fc2."""
+    """Width of the MLP's hidden layer, between fc1 and fc2."""
     blocks: Annotated[int, Meta(ge=1, le=1 << 8)]
     classes: Annotated[int, Meta(ge=1, le=1 << 16)]
     forms: tuple[BlockForm, ...] = ()
-    """Of every block; none: all have the default."""
+    """Form of every block; empty: the default form for all."""
     prefix: Annotated[int, Meta(ge=0, le=1 << 10)] = 1
-    """Tokens before those of the patches, without pixels: class token, distillation token, registers."""
+    """Tokens without pixels that precede the patch tokens: class token, distillation token, registers."""
     norm_pre: bool = False
-    """Whether a LayerNorm stands before the first block: four rounds more."""
+    """Whether a LayerNorm precedes the first block; it takes four extra rounds."""
     pooling: Pooling = "token"
     whole: bool = False
-    """Whether the weights of every layer are masked modulo 2^64, as CrypTen's tensors take them."""
+    """Whether the weights of every layer are masked modulo 2^64, as CrypTen's tensors require."""
 
     def __post_init__(self) -> None:
         numbers = (self.side, self.channels, self.patch, self.width, self.heads, self.hidden, self.blocks, self.classes)
@@ -159,12 +158,12 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a data owner is told of an image: its best labels, or the logits of all. ValueError for both, or neither."""
+    """Results revealed per image: the best labels, or all logits. Raises ValueError for both or neither."""
 
     labels: Annotated[int, Meta(ge=0, le=1 << 16)]
-    """How many, the best first; 0: logits."""
+    """Number of labels, best first; 0: logits instead."""
     bits: Annotated[int, Meta(ge=0, le=16)]
-    """Fractional ones of logits; 0: labels."""
+    """Fractional bits of logits; 0: labels instead."""
 
     def __post_init__(self) -> None:
         if (self.labels > 0) == (self.bits > 0):
@@ -177,7 +176,7 @@ LOGITS: Final = Results(labels=0, bits=12)
 
 
 class RankingStep(NamedTuple):
-    """One step from all classes to the best of them: within each group the best are found."""
+    """One step of the reduction from all classes to the best: each group keeps its best."""
 
     groups: int
     size: int
@@ -186,7 +185,7 @@ class RankingStep(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """Comparisons of a group: every class with every other."""
+        """Comparisons in a group: every class with every other."""
         return self.size * (self.size - 1) // 2
 
 
@@ -238,8 +237,8 @@ def backbone_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
 
 
 def _squaring_rounds(squarings: int, scores: int, sums: int) -> tuple[Round, ...]:
-    """Exponentials and their sums; inverse sums; then for each squaring shares of their sum, squares and their sums,
-    inverse sums."""
+    """Rounds of the exponentials and their sums and of the inverse sums; then for each squaring, of the normalised
+    shares, their squares and sums, and the inverse sums."""
     if not squarings:
         return ()
     exponentials, squares = (
@@ -263,8 +262,7 @@ def head_rounds(sizes: Sizes, images: int, *, results: Results = LOGITS) -> tupl
 
 
 def result_rounds(classes: int, images: int, results: Results) -> tuple[Round, ...]:
-    """From logits to the bit that says whether all values were in range, and the results that the data owner is told if
-    they were."""
+    """Return the rounds from logits to the opening of the range check, and the results that follow a pass in range."""
     labels = results.labels
     told = byte_width(LABEL_BITS) * labels if labels else byte_width(RESULT_BITS) * classes
     ranking = ranking_rounds(classes, labels, images) if labels else ()
@@ -272,32 +270,32 @@ def result_rounds(classes: int, images: int, results: Results) -> tuple[Round, .
 
 
 def range_rounds() -> tuple[Round, ...]:
-    """Whether all values were in range: a shared count is compared with zero, and the answer is opened."""
+    """Return the rounds of the range check: compare a shared count with zero, then open the answer."""
     return _both("count", byte_width(PLACE)), _both(RANGE, byte_width(WORD_BITS))
 
 
 def ranking_steps(classes: int, labels: int) -> tuple[RankingStep, ...]:
-    """From all classes to the best labels of them.
+    """Return the steps that reduce all classes to the best labels.
 
-    Of up to RANKED_TOGETHER classes all are compared with each other at once. Of more, groups of _GROUP * labels keep
-    their best, until so few are left: for one label, 1,000 classes take 11,250 comparisons in six rounds. All with all
-    would take 499,500 in two, and halving 999 in twenty.
+    Up to RANKED_TOGETHER classes are compared pairwise at once. Larger sets are split into groups of _GROUP * labels,
+    each keeping its best, until few enough are left: for one label, 1,000 classes take 11,250 comparisons in six
+    rounds. All pairs would take 499,500 in two, and halving 999 in twenty.
     """
     steps, left = [], classes
     while left > RANKED_TOGETHER and _GROUP * labels < left:
         steps.append(RankingStep(-(-left // (_GROUP * labels)), _GROUP * labels, labels))
-        # A last group of fewer classes than are kept keeps all.
+        # A last group with fewer classes than are kept keeps all.
         left = left // steps[-1].size * labels + min(left % steps[-1].size, labels)
     return (*steps, RankingStep(1, left, labels))
 
 
 def ranking_rounds(classes: int, labels: int, images: int) -> tuple[Round, ...]:
-    """From logits to the numbers of the best classes, best first: comparisons, ranks within the group, and the kept
-    picked out by products, each with its logit unless the step is the last; that of the first is picked locally if it
-    is the only one.
+    """Return the rounds from logits to the indices of the best classes, best first: comparisons, ranks within the
+    group, and selection by products, each with its logit unless the step is the last. The first step selects locally if
+    it is the only one.
 
-    For one label of an image: 10 classes take 2 rounds and 220 bytes of each owner, 100 take 2 rounds and 20 kB, 1,000
-    take 6 rounds and 59 kB; of the dealer's material both owners get 24 kB, 2.5 MB and 5.8 MB.
+    For one label per image, 10 classes take 2 rounds and 220 bytes from each owner, 100 take 2 rounds and 20 kB, 1,000
+    take 6 rounds and 59 kB; their preprocessing takes 24 kB, 2.5 MB and 5.8 MB for both owners.
     """
     rounds, steps = [], ranking_steps(classes, labels)
     for step in steps:
@@ -318,7 +316,7 @@ def pass_rounds(sizes: Sizes, images: int, *, results: Results = LOGITS) -> tupl
 
 
 def layer_shapes(sizes: Sizes) -> dict[str, tuple[int, int]]:
-    """(in, out) of every layer by its name, in the order in which they are computed."""
+    """Return (in, out) of every layer by name, in order of computation."""
     blocks = [block_layer_shapes(sizes.width, sizes.hidden, pool=sizes.is_pool(index)) for index in range(sizes.blocks)]
     return {
         "embedding": (sizes.pixels, sizes.width),
@@ -334,13 +332,13 @@ def block_layer_shapes(width: int, hidden: int, *, pool: bool = False) -> dict[s
 
 
 def layer_bits(name: str, *, whole: bool = False) -> int:
-    """Ring of the layer of this name, as of `layer_shapes`: of its input, its masked weights and its result. whole: of
+    """Return the ring, in bits, of a layer's input, masked weights and result. name: from `layer_shapes`; whole: from
     the sizes."""
     return WORD_BITS if whole or name.endswith("qkv") else STREAM
 
 
 def weight_bytes(sizes: Sizes) -> tuple[int, ...]:
-    """What the masked weight of every layer takes, in the order of `layer_shapes`."""
+    """Return the bytes of every layer's masked weights, in the order of `layer_shapes`."""
     shapes = layer_shapes(sizes).items()
     return tuple(byte_width(layer_bits(name, whole=sizes.whole)) * rows * columns for name, (rows, columns) in shapes)
 

@@ -1,15 +1,15 @@
-"""Several sessions of private inference side by side: which of them a message belongs to.
+"""Several sessions of private inference side by side, and the routing of messages to them.
 
-A model owner has at most one session with each data owner; a new hello ends an older one, of which nothing can be
-recovered. A dealer has at most one for each data owner as well, told apart by the session in the envelope, because the
-model owner's link serves all of them. What names no session that is open is ignored: it belongs to one that is over.
-A message that cannot be read ends every session that its sender takes part in. From an owner without one it is answered
-all the same: what cannot be read may be of another version, which would be silence to whoever speaks it.
+A model owner has at most one session with each data owner; a new hello ends an older one, which cannot be recovered. A
+dealer also has at most one per data owner, identified by the session in the envelope, because the model owner's link
+serves all of them. Messages that name no open session belong to one that is over, and are ignored. A message that
+cannot be read ends every session of its sender. A sender without a session gets an answer all the same: the message may
+be of another version, and silence would leave its sender without an explanation.
 
-A session costs both owners and the dealer much before anything is charged for it. So hellos and what cannot be read are
-answered as often as hellos of a federation (rate_limit.py): a hello too many ends the session before it, as any other,
-and waits; what cannot be read is ignored then. A session counts for nothing here once a pass of it was charged to the
-data owner's quota; at the dealer, once both owners have come to it.
+A session costs both owners and the dealer much before anything is charged for it. So hellos and unreadable messages are
+answered at the rate of a federation's hellos (rate_limit.py): a hello beyond the limit ends the previous session and
+waits; an unreadable message is then ignored. A session no longer counts here once one of its passes was charged to the
+data owner's quota, or at the dealer, once both owners have joined it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tacit.protocol.inference.states import DealerState
 
 MachineT = TypeVar("MachineT", bound=Machine[Any])
 Answers = Iterator[tuple[MachineT, list[Output]]]
-"""Outputs, each list with the machine whose they are."""
+"""Outputs, each list with the machine that produced it."""
 
 
 class Service(Generic[MachineT]):
@@ -39,7 +39,7 @@ class Service(Generic[MachineT]):
         self.sessions: dict[str, MachineT] = {}
         """By data owner."""
         self._answers = RateLimit[tuple[str, str], Packet]()
-        """To hellos, and to what cannot be read; by sender and data owner."""
+        """Answers to hellos and unreadable messages; by sender and data owner."""
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[MachineT]:
         raise NotImplementedError
@@ -57,7 +57,7 @@ class Service(Generic[MachineT]):
 
     @property
     def next_deadline(self) -> float | None:
-        """When the shell must call `expire`; None while nothing is waited for."""
+        """Return the time at which the shell must call `expire`; None while nothing is due."""
         sessions = (deadline for session in self.sessions.values() for deadline in session.deadlines())
         return min((*self._answers.deadlines(), *sessions), default=None)
 
@@ -67,7 +67,7 @@ class Service(Generic[MachineT]):
 
 
 class ModelOwnerService(Service[InferenceModelOwner]):
-    """Those of a model owner. begin: makes the machine for a data owner; kinds: what is spoken with them."""
+    """Sessions of a model owner. begin: makes the machine for a data owner; kinds: messages of their links."""
 
     def __init__(self, begin: Callable[[str], InferenceModelOwner], kinds: Kinds = INFERENCE_MESSAGES) -> None:
         super().__init__()
@@ -111,21 +111,21 @@ class ModelOwnerService(Service[InferenceModelOwner]):
 
 
 class DealerService(Service[InferenceDealer]):
-    """Those of a dealer. begin: makes the machine for a data owner and a session."""
+    """Sessions of a dealer. begin: makes the machine for a data owner and a session."""
 
     def __init__(self, roster: Roster, begin: Callable[[str, bytes, float], InferenceDealer]) -> None:
         super().__init__()
         self._roster = roster
         self._begin = begin
         self._openers: dict[str, str] = {}
-        """By data owner, who has named its session first."""
+        """By data owner: the owner that first named its session."""
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[InferenceDealer]:
         packet = _packet(frames, INFERENCE_MESSAGES)
         if packet is None:
             concerned = [each for each in self.sessions.values() if sender in each.owners and not each.over]
             if not concerned and sender in (self._roster.server.name, *self._roster.clients):
-                # With nobody else, where the model owner has said it.
+                # If the model owner opened it, only with this data owner.
                 alone = sender if sender in self._roster.clients else ""
                 if self._answers.turn((sender, alone), now) > now:
                     return
@@ -152,13 +152,13 @@ class DealerService(Service[InferenceDealer]):
     def drop(self, sender: str, detail: str, now: float) -> Answers[InferenceDealer]:
         for data_owner in self._roster.clients:
             self._answers.withdraw((sender, data_owner))
-        # Not those that it has not come to: the model owner may have named them before the end of its old link shows.
+        # Keep those that it has not joined: the model owner may have opened them before its old link is seen to end.
         for session in list(self.sessions.values()):
             if sender in session.owners and not session.awaits(sender):
                 yield session, session.drop(sender, detail, now)
 
     def _greet(self, sender: str, data_owner: str, packet: Packet, now: float) -> Answers[InferenceDealer]:
-        """An owner says hello; if in another session than there is, that one is over."""
+        """Handle an owner's hello; one for another session ends the current session."""
         current, named = self.sessions.get(data_owner), packet.envelope.session
         if current is not None and current.session != named and not current.over:
             if sender != data_owner and current.awaits(sender):
@@ -202,7 +202,7 @@ class DealerService(Service[InferenceDealer]):
 
 
 def _packet(frames: Sequence[Frame], kinds: Kinds) -> Packet | None:
-    """What a message says it is, or None if that cannot be read; the session's machine says what is wrong with it."""
+    """Return a message's envelope, or None if it is unreadable; the session's machine reports the error."""
     try:
         return decode(frames, kinds)
     except RemoteProtocolError:

@@ -1,16 +1,15 @@
-"""What both owners of a session of private inference have in common: its terms, and the rounds of a pass.
+"""Rules that both owners of a session of private inference share: its terms, and the rounds of a pass.
 
-data_owner.py and model_owner.py are the two sides. Whatever goes wrong ends the session: shares under way cannot be
-recovered, and material serves once.
+data_owner.py and model_owner.py are the two sides. Any failure ends the session: shares in transit cannot be recovered,
+and correlated randomness serves once.
 
-Both sides go through the same schedule. In a round each opens as many bytes as the schedule says, maybe none. A side
-that owes nothing in a round does not wait in it, so messages may arrive for later rounds than the one in which this
-side computes; but never for a round behind one in which this side still owes something, for what the peer opens there
-depends on it.
+Both sides follow the same schedule. In a round each opens the scheduled number of bytes, possibly none. A side that
+owes nothing in a round does not wait in it, so messages may arrive for rounds later than this side's current one; but
+never for a round after one in which this side still owes something, because the peer's opening depends on it.
 
-In the round `range` each opens one word. If their sum modulo 2^64 is 0 the pass is in range and goes on; otherwise it
-is refused, and over for each side as soon as it knows both words. Each machine finds that out by itself, from words
-that both have: so neither can take the other's next message for one that is out of turn.
+In the round `range` each opens one word. If their sum modulo 2^64 is 0 the pass is in range and continues; otherwise it
+is refused, and over for each side as soon as it knows both words. Each machine computes the verdict itself, from the
+same two words, so neither can mistake the other's next message for one out of turn.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ from tacit.protocol.inference.states import InferenceState, InferenceTrigger
 
 
 class PassRounds:
-    """Where one owner stands in the rounds of a pass: what it owes, what is due to it, and what may not come yet."""
+    """Progress of one owner in the rounds of a pass: openings owed, due, and not allowed yet."""
 
     def __init__(self, rounds: Sequence[Round], *, model_owner: bool) -> None:
         pairs = [(each.model_owner_bytes, each.data_owner_bytes) for each in rounds]
@@ -71,7 +70,7 @@ class PassRounds:
         self._given = 0
         self._range = next((step for step, each in enumerate(rounds) if each.operation == RANGE), None)
         self._word: int | None = None
-        """The first of the two words that say whether the pass is in range."""
+        """The first word of the range check."""
         self.arrivals = Arrivals("the opening of round", enumerate(peers))
 
     @property
@@ -90,12 +89,12 @@ class PassRounds:
         return due is not None and (owed is None or due <= owed)
 
     @property
-    def told(self) -> bool:
-        """Whether the peer can know, by this side's word, if the pass is in range."""
+    def word_opened(self) -> bool:
+        """Whether this side has opened its word of the range check, so that the peer can know the verdict."""
         return any(step == self._range for step, _ in self._owed[: self._given])
 
     def check(self, step: int, chunk: int, payload: Frame | None) -> None:
-        """Refuse what is not due, or cannot be known to the peer yet."""
+        """Refuse an opening that is not due, or that the peer cannot know yet."""
         self.arrivals.check(step, chunk, payload)
         if self.owed is not None and self.owed < step:
             raise RemoteProtocolError(
@@ -103,7 +102,7 @@ class PassRounds:
             )
 
     def give(self, step: int, size: int) -> None:
-        """Note what this side opens. LocalProtocolError for another round or length than is owed."""
+        """Record this side's opening. Raises LocalProtocolError for another round or length than the one owed."""
         expected = self._owed[self._given] if self._given < len(self._owed) else None
         due = self.arrivals.next
         if (step, size) != expected or (due is not None and due < step):
@@ -111,13 +110,13 @@ class PassRounds:
         self._given += 1
 
     def verdict(self, step: int, opened: Frame | None) -> bool | None:
-        """Whether the pass is in range, if what either side opens in a round is the later of the two words."""
+        """Return whether the pass is in range, if this opening is the second word of the range check; else None."""
         if step != self._range or self._word is None:
             return None
         return (self._word + _word(opened)) % (1 << WORD_BITS) == 0
 
     def note(self, step: int, opened: Frame | None) -> None:
-        """Keep what either side opens, if it is the earlier of these words."""
+        """Store the opening if it is the first word of the range check."""
         if step == self._range and self._word is None:
             self._word = _word(opened)
 
@@ -137,8 +136,7 @@ class InferenceSession(
     | PassRefused
     | InferenceEnded,
 ):
-    """One owner towards one other. quota: what it lets the peer have in a day; spent: what the peer has used of that
-    before."""
+    """One owner towards its peer. quota: the peer's daily limits at this side; spent: their earlier use."""
 
     def __init__(
         self,
@@ -160,22 +158,22 @@ class InferenceSession(
             patience=patience,
         )
         self.number = 0
-        """Of the pass that is going on, or was the last; they count from 1."""
+        """Number of the current or latest pass, from 1."""
         self._roster = roster
         self._agreed: Agreed | None = None
         self._quota = quota
         self._spent = spent
         self.unaudited = False
-        """Whether the randomness of the pass is still to be audited, or again: the last coin has picked some."""
+        """Whether an audit of the pass is still due, or due again because the last coin picked requests."""
 
     @property
     def judged(self) -> bool:
-        """Whether passes come to a verdict, which both learn."""
+        """Whether passes end in a verdict, which both sides learn."""
         return True
 
     @property
     def agreed(self) -> Agreed:
-        """What both go by. LocalProtocolError before there is an agreement."""
+        """The agreement of both sides. Raises LocalProtocolError before there is one."""
         if self._agreed is None:
             raise LocalProtocolError(f"{self.own!r} and {self.peer!r} have not agreed on terms")
         return self._agreed
@@ -186,15 +184,15 @@ class InferenceSession(
         return (self.state, Trigger.EXPIRE) in self.table and not computing
 
     def give(self, step: int, data: Frame, now: float) -> list[Output]:
-        """What this side opens in a round of the pass; without effect if the session is over meanwhile."""
+        """Open this side's data in a round of the pass; without effect once the session is over."""
         return [] if self.over else self.trigger(InferenceTrigger.OPEN, now, step, data)
 
     def audit(self, contribution: bytes, numbers: Sequence[int], now: float) -> list[Output]:
-        """Audit these requests, which have arrived and are not used. contribution: KEY_BYTES fresh random bytes."""
+        """Audit these requests, which have arrived and are unused. contribution: KEY_BYTES fresh random bytes."""
         return [] if self.over else self.trigger(InferenceTrigger.AUDIT, now, contribution, tuple(numbers))
 
     def reveal(self, keys: Sequence[bytes], now: float) -> list[Output]:
-        """Reveal the keys of the requests that were picked, in their order."""
+        """Reveal the keys of the picked requests, in order."""
         return [] if self.over else self.trigger(InferenceTrigger.REVEAL, now, keys)
 
     def _picked(self, audit: Audit, theirs: bytes) -> tuple[int, ...]:
@@ -256,8 +254,8 @@ class InferenceSession(
 
     def _ended(self, code: Code | None, detail: str, culprit: str = "", *sends: Send) -> Step[InferenceState]:
         step = super()._ended(code, detail, culprit, *sends)
-        if isinstance(self.data, PassRounds) and self.judged and not self.data.told:
-            # A pass that nobody can know the verdict of is no refusal, whoever has failed.
+        if isinstance(self.data, PassRounds) and self.judged and not self.data.word_opened:
+            # If the peer cannot know the verdict, the pass counts as no refusal, regardless of the party that failed.
             charged = Charged(self.peer, answered(self._spent, self._count_of(self.number)))
             return replace(step, outputs=(charged, *step.outputs))
         return step

@@ -1,7 +1,7 @@
-"""Labels, inputs and states of private inference, and the rows that its transition tables share.
+"""Labels, inputs and states of private inference, and rows shared by its transition tables.
 
-The tables stand below the machines (data_owner.py, model_owner.py, material.py, dealer.py). What is not in a table is
-refused. The diagrams in docs/ are drawn from them.
+Each machine's table stands below it (data_owner.py, model_owner.py, material.py, dealer.py). Any input outside the
+table is refused. The diagrams in docs/ are generated from the tables.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from tacit.protocol.core.primitives import Label
 
 
 class InferenceLabel:
-    """Labels of private inference."""
-
     INFERENCE_TERMS: Final = Label(b"tacit/1 terms of inference")
     WEIGHTS: Final = Label(b"tacit/1 commitment to weights")
     MATERIAL: Final = Label(b"tacit/1 material")
@@ -27,8 +25,6 @@ class InferenceLabel:
 
 
 class InferenceTrigger(Input):
-    """Inputs of private inference."""
-
     ASK = "ask for a pass"
     BEGIN = "begin a pass"
     AUDIT = "audit the dealer"
@@ -39,7 +35,7 @@ class InferenceTrigger(Input):
 
 
 class InferenceState(State):
-    """Where an owner stands towards the other."""
+    """Progress of an owner in its exchange with the other owner."""
 
     READY = "ready to start"
     AWAIT_HELLO = "await a data owner"
@@ -66,7 +62,7 @@ class InferenceState(State):
 
 
 class MaterialState(State):
-    """Where an owner stands towards the dealer."""
+    """Progress of an owner in its exchange with the dealer."""
 
     READY = "ready to start"
     AWAIT_WELCOME = "await the dealer, who waits for the other owner"
@@ -76,7 +72,7 @@ class MaterialState(State):
 
 
 class DealerState(State):
-    """Where the dealer stands towards both owners of a session."""
+    """Progress of the dealer in a session with both owners."""
 
     AWAIT_OWNERS = "await both owners"
     SERVING = "deal material"
@@ -85,7 +81,7 @@ class DealerState(State):
 
 
 def ending(machine: type[Any], aborted: Enum, *, own: Sequence[Enum], awaiting: Sequence[Enum]) -> dict[Any, Any]:
-    """The exchange can end in every state: where this side is to act, and where it awaits something, by a deadline."""
+    """Return rows that end an exchange. own: this side's turn; awaiting: the peer's turn, with a deadline."""
     table: dict[Any, Any] = {}
     for state in (*own, *awaiting):
         table[state, Abort] = Row(machine.on_abort, (aborted,))
@@ -96,5 +92,5 @@ def ending(machine: type[Any], aborted: Enum, *, own: Sequence[Enum], awaiting: 
 
 
 def over(states: Sequence[Enum], under_way: Sequence[object]) -> dict[Any, Any]:
-    """What may still come when the exchange is over has no effect."""
+    """Return rows that ignore late messages once the exchange is over."""
     return {(state, cause): IGNORE for state in states for cause in (Abort, Trigger.DROP, *under_way)}
