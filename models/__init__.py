@@ -1,1 +1,1 @@
-"""Vision transformers, data, local training and the flat form in which a model travels (PyTorch side of Tacit)."""
+"""Vision transformers, data, local training, and the flat vector form of a model (the PyTorch side of Tacit)."""

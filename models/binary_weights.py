@@ -5,11 +5,11 @@ With fresh weights the number of updates in m rounds by n clients is binomial, P
 (Eq. 13; the exponent printed there, n - f, does not sum to one); with locked weights it is m, with probability 1 - R^n,
 or 0.
 
-Coordinated weights: all members draw from the same random words, so that a coordinate has no contributor, or `fewest`
-at least, and R stays. docs/spec/protections.md specifies this, and docs/protection.md what it reveals. The number of
-contributors is zero with probability 1 - w, else c ~ Binomial(n, 1 - R) given c >= fewest, with w = n (1 - R) / E[c | c
->= fewest]; the contributors are c neighbours in a circle of the members whose order and start are random, so that each
-contributes with probability E[c] / n = 1 - R.
+Coordinated weights: all members draw from the same random words, so that a coordinate has no contributor, or at least
+`fewest`, and R stays. docs/spec/protections.md specifies this, and docs/protection.md explains the leakage. The number
+of contributors is zero with probability 1 - w, else c ~ Binomial(n, 1 - R) given c >= fewest, with w = n (1 - R) / E[c
+| c >= fewest]. The contributors are c neighbours in a circle of the members whose order and start are random, so that
+each contributes with probability E[c] / n = 1 - R.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RESOLUTION: Final = 1 << 16
 
 
 def zero_probabilities(layout: Layout, default: float, patterns: Mapping[str, float]) -> tuple[float, ...]:
-    """R of every tensor of the layout. patterns: shell patterns over the names, of which the last match counts.
+    """Return R of every tensor of the layout. patterns: shell patterns over names; the last match counts.
 
     Raises ValueError for a pattern that matches no tensor.
     """
@@ -51,7 +51,7 @@ def zero_probabilities(layout: Layout, default: float, patterns: Mapping[str, fl
 def binary_weights(
     layout: Layout, probabilities: tuple[float, ...], random: npt.NDArray[np.uint16]
 ) -> npt.NDArray[np.bool_]:
-    """B [D], False with the probability of its tensor. random: uniform uint16 [D]; its secrecy is that of B."""
+    """Draw B [D], False with the probability of its tensor. random: uniform uint16 [D]; its secrecy is that of B."""
     if random.dtype != np.uint16 or random.shape != (layout.size,):
         raise ValueError(f"expected {layout.size} random uint16, got {random.dtype} {list(random.shape)}")
     weights = np.empty(layout.size, np.bool_)
@@ -64,7 +64,7 @@ def binary_weights(
 
 
 def update_distribution(rounds: int, clients: int, zero: float, *, locked: bool) -> npt.NDArray[np.float64]:
-    """P(f) for f = 0..rounds [rounds + 1]: how often a coordinate is updated by at least one client."""
+    """Return P(f) for f = 0..rounds [rounds + 1]: distribution of a coordinate's number of updates by any client."""
     updated = 1.0 - zero**clients
     if locked:
         chances = np.zeros(rounds + 1)
@@ -74,26 +74,27 @@ def update_distribution(rounds: int, clients: int, zero: float, *, locked: bool)
 
 
 _KEY_WORDS: Final = 4
-"""Random words of a member's sort key. Of its 64 bits two are alike for one pair in 2^64: that one stands unsorted."""
+"""Random words of a member's sort key. Two 64-bit keys collide with probability 2^-64, and stay unsorted."""
 _BLOCK: Final = 1 << 15
-"""Coordinates at a time, so that what is computed on the way stays in the processor's cache."""
+"""Coordinates per block, so that intermediate results stay in the processor's cache."""
 
 Words = npt.NDArray[np.uint16]
 
 
 def coordination_words(layout: Layout, members: int) -> int:
-    """How many random uint16 `coordinated_weights` takes."""
+    """Return the number of random uint16 that `coordinated_weights` consumes."""
     return 2 * layout.size + _KEY_WORDS * members * len(layout.entries)
 
 
 def coordinated_weights(
     layout: Layout, probabilities: tuple[float, ...], *, members: int, place: int, fewest: int, random: Words
 ) -> npt.NDArray[np.bool_]:
-    """The weights of the member at `place` of 0..members - 1: bool [layout.size], False with its tensor's probability.
+    """Draw the weights of the member at `place` of 0..members - 1: bool [layout.size], False with its tensor's
+    probability.
 
     random: uniform uint16 [coordination_words(layout, members)], the same for all members and fresh in every round:
-    first those of the orders, tensor by tensor, then the counts of all coordinates, then their starts.
-    Raises ValueError if the cohort is too small for `fewest`, for a place outside of it, and for other random words.
+    first those of the orders, tensor by tensor, then the counts of all coordinates, then their starts. ValueError if
+    the cohort is too small for `fewest`, for a place outside of it, and for a wrong number of words.
     """
     if not 1 <= fewest <= members:
         raise ValueError(
@@ -128,21 +129,21 @@ def _positions(keys: Words, members: int, place: int) -> list[int]:
 
 
 def _steps(starts: Words, members: int, position: int) -> Words:
-    """How far after the start the position comes in the circle: (position - floor(starts * members / 2^16)) mod n."""
+    """Return the distance from start to position in the circle: (position - floor(starts * members / 2^16)) mod n."""
     first = (starts.astype(np.uint32) * np.uint32(members) >> np.uint32(16)).astype(np.uint16)
     ahead = np.uint16(position) - first
-    # A start behind the position wraps around 2^16, and comes back when the length of the circle is added.
+    # A start after the position wraps around 2^16; adding the circle's length corrects that.
     steps: Words = np.minimum(ahead, ahead + np.uint16(members))
     return steps
 
 
 @lru_cache(maxsize=32)
 def _contributors(members: int, fewest: int, threshold: int) -> Words:
-    """c for every uint16 [RESOLUTION]: 0, or in fewest..members; in sum members * (RESOLUTION - threshold)."""
+    """Return c for every uint16 [RESOLUTION]: 0, or in fewest..members; in sum members * (RESOLUTION - threshold)."""
     ones = RESOLUTION - threshold
     total = members * ones
     numbers = range(fewest, members + 1)
-    # Proportional to P(c); in integers, for all members need the same table, whatever their processors.
+    # Proportional to P(c); integers, because all members need the same table on any processor.
     chances = [comb(members, c) * ones**c * threshold ** (members - c) for c in numbers]
     whole, mean = sum(chances), sum(map(mul, numbers, chances))
     # With so many contributing words, between `fewest` and all members at each can make the total.

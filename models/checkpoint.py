@@ -15,21 +15,21 @@ from tacit.models.file_system import FILES, FileSystem, replace_file
 from tacit.models.layout import Flat, Layout, LayoutEntry
 
 _HEADER_LENGTH = 8
-"""Bytes before the header, which say how long it is: little-endian."""
+"""Bytes of the header's length prefix, little-endian."""
 
 
 def save(path: Path, *, layout: Layout, flat: Flat, metadata: dict[str, str], files: FileSystem = FILES) -> None:
-    """Write float32 [layout.size] and `metadata` to `path`, replacing a file that is there; return when it is on disk.
+    """Write float32 [layout.size] and `metadata` to `path`, replacing an existing file; return when it is on disk.
 
     Raises ValueError for a vector of another dtype or length or with a value that is not finite, OSError if the folder
-    cannot be written; an earlier file then stays as it was.
+    cannot be written; an earlier file then stays unchanged.
     """
     layout.check_finite(flat)
     replace_file(path, serialised(layout.split(flat), metadata), files)
 
 
 def serialised(tensors: dict[str, npt.NDArray[np.float32]], metadata: dict[str, str]) -> bytes:
-    """The content of a safetensors file. Equal arguments give equal bytes: the library orders metadata at random."""
+    """Encode a safetensors file. Equal arguments give equal bytes, although the library orders metadata at random."""
     content: bytes = serialise(tensors, metadata=metadata)
     length, rest = int.from_bytes(content[:_HEADER_LENGTH], "little"), memoryview(content)[_HEADER_LENGTH:]
     header = json.loads(bytes(rest[:length]))
@@ -40,10 +40,10 @@ def serialised(tensors: dict[str, npt.NDArray[np.float32]], metadata: dict[str, 
 
 
 def load(path: Path, layout: Layout, files: FileSystem = FILES) -> tuple[Flat, dict[str, str]]:
-    """The model and the metadata in `path`: float32 [layout.size] in the order of `layout`.
+    """Read the model and the metadata in `path`: float32 [layout.size] in the order of `layout`.
 
     Raises FileNotFoundError for a missing file and ValueError for a file that is not safetensors, belongs to another
-    architecture (naming the first tensor that is missing, surplus or different), or holds a value that is not finite.
+    architecture (naming the first missing, surplus or different tensor), or holds a value that is not finite.
     """
     content = files.read(path)
     try:
@@ -51,7 +51,7 @@ def load(path: Path, layout: Layout, files: FileSystem = FILES) -> tuple[Flat, d
     except SafetensorError as error:
         raise ValueError(f"checkpoint {str(path)!r} is not a safetensors file: {error}") from error
     found = {name: LayoutEntry(name, tuple(part["shape"])) for name, part in tensors.items()}
-    # A file has no order of its own: compare in ours.
+    # A file has no order of its own: compare in the layout's.
     ordered = [found.pop(entry.name) for entry in layout.entries if entry.name in found]
     difference = layout.difference(Layout((*ordered, *found.values())))
     if difference is not None:

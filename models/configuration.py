@@ -1,9 +1,9 @@
-"""The sections [model], [data] and [training] of an experiment file, and what follows from them without torch.
+"""The sections [model], [data] and [training] of an experiment file, and quantities derived from them without torch.
 
 Each section is one frozen msgspec struct. The annotations carry the description and the bounds of every field: the
-reference documentation and the refusals of a bad file both come from here. msgspec checks types and bounds when it
+reference documentation and the errors for a bad file both come from here. msgspec checks types and bounds when it
 decodes a file (`msgspec.convert`, `msgspec.toml.decode`); rules that join several fields stand in `__post_init__` and
-hold for structs made in Python too.
+also hold for structs made in Python.
 
 This module imports neither torch nor timm, because reading a file must be quick. The size of a network and the place of
 the images are computed from the configuration alone.
@@ -25,10 +25,10 @@ from tacit.models.datasets import npz
 from tacit.models.datasets.samples import require_folder
 
 OWN_MODELS: Final = ("vit", "lenet", "convnet")
-"""The values of model.name that are not timm's."""
+"""Values of model.name that are not timm's."""
 
 SIZES: Final[dict[str, Any]] = {"patch_size": 8, "width": 128, "depth": 2, "heads": 4, "mlp_ratio": 2.0}
-"""The sizes of "vit", which other architectures bring along."""
+"""Sizes of "vit"; other architectures bring their own."""
 _OWN: Final = '0: {} for "vit", and what the name of a timm model says for that.'
 
 _FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z]\w*", re.ASCII)
@@ -42,9 +42,9 @@ def _check_factory(key: str, name: str) -> None:
 
 
 class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The network, without weights. Channels and classes follow from the data. Raises ValueError if fields contradict.
+    """Network architecture without weights. Channels and classes follow from the data. ValueError if fields contradict.
 
-    A server tells it to its clients, so no field of it may name a file or a place on a network.
+    A server sends it to its clients, so no field may name a file or a network location.
     """
 
     name: Annotated[
@@ -125,7 +125,7 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class ModelConfiguration(Architecture, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[model]: the network, and where its weights begin. Raises ValueError if fields contradict."""
+    """[model]: the network, and the source of its initial weights. Raises ValueError if fields contradict."""
 
     pretrained: Annotated[
         bool, Meta(description="Start from the weights that timm downloads for this name; needs a network.")
@@ -163,22 +163,22 @@ MOST_SUMMED_CHANNELS: Final = 15
 DIRECTORY_SOURCES: Final = (
     "cifar10", "cifar100", "mnist", "fashion-mnist", "svhn", "gtsrb", "tiny-imagenet", "fed-isic2019", "folder",
 )  # fmt: skip
-"""The values of data.source that are read from data.directory; another one is "torchvision:NAME"."""
+"""Values of data.source that are read from data.directory; "torchvision:NAME" is another one."""
 TORCHVISION: Final = "torchvision:"
 
 
 def in_directory(source: str) -> bool:
-    """Whether data.directory says where this data.source is."""
+    """Whether this data.source is read from data.directory."""
     return source in DIRECTORY_SOURCES or source.startswith(TORCHVISION)
 
 
 def images_at(path: Path) -> dict[str, Any]:
-    """The keys of [data] for labelled images at a path: a folder with a folder for each class, or an .npz file."""
+    """Return the keys of [data] for labelled images at a path: a folder with one folder per class, or an .npz file."""
     return {"source": "folder", "directory": str(path)} if path.is_dir() else {"source": str(path)}
 
 
 class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where labelled images are. Raises ValueError if fields contradict."""
+    """Location of labelled images. Raises ValueError if fields contradict."""
 
     source: Annotated[
         str,
@@ -254,7 +254,7 @@ class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class DataConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[data]: the labelled images, how a simulation divides them, and how all parties normalise theirs. Raises
+    """[data]: the labelled images, their partition in a simulation, and the normalisation common to all parties. Raises
     ValueError if fields contradict."""
 
     partition: Annotated[
@@ -328,7 +328,7 @@ class DataConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fields=
 
 
 class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[training]: what a client computes in one round."""
+    """[training]: a client's computation in one round."""
 
     algorithm: Annotated[
         Literal["fedavg", "fedsgd"],
@@ -466,7 +466,7 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     ] = ""
 
     def in_round(self, round: int) -> TrainingConfiguration:
-        """The same with the learning rate of this round, which decays no more."""
+        """Return the configuration with the learning rate of this round, and no further decay."""
         times = sum(first <= round for first in self.decay_rounds)
         rate = self.learning_rate * self.decay**times
         if round < self.warmup_rounds:
@@ -484,8 +484,8 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
     @property
     def sends_gradients(self) -> bool:
-        """Whether clients send one gradient each, and the server steps against the mean; else they train, and send how
-        far their model moved."""
+        """Whether clients send one gradient each and the server steps against the mean; else they train, and send the
+        difference of their models."""
         return self.algorithm == "fedsgd"
 
     def __post_init__(self) -> None:
@@ -542,17 +542,17 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 _LEAST: Final = 0.01
-"""The part of the learning rate at which a cosine ends."""
+"""Final fraction of the learning rate under a cosine schedule."""
 TRAINING_BYTES: Final = {"adamw": 28, "sgd": 20}
-"""For each parameter, of whoever trains: the model as it came and as it is trained, its gradient, the update as learnt
-and clipped; AdamW's two moments. In float32."""
+"""Bytes per parameter at a party that trains, in float32: the received and the trained model, the gradient, the update
+before and after clipping; AdamW's two moments."""
 KEEPING_BYTES: Final = 20
-"""For each parameter, of whoever keeps the model: the model twice, the one before, what changes it, and its bytes for
-the others."""
+"""Bytes per parameter at the party that keeps the model: the model twice, the previous one, its change, and its
+encoding for clients."""
 
 
 def parameters(model: Architecture, *, classes: int, channels: int) -> int | None:
-    """Parameters of our own vision transformer; None for other networks, which are not known before they are built."""
+    """Count the parameters of our own vision transformer; None for other networks, which must be built first."""
     if model.name != "vit":
         return None
     width, hidden = model.width, int(model.width * model.mlp_ratio)
@@ -564,7 +564,7 @@ def parameters(model: Architecture, *, classes: int, channels: int) -> int | Non
 
 
 def check_memory(model: ModelConfiguration, *, bytes_each: int, available: int | None) -> None:
-    """Raise ValueError if a model that takes so many bytes for each parameter, whatever else there is, does not fit."""
+    """Raise ValueError if a model with so many bytes per parameter alone exceeds the available memory."""
     # One class and one channel: the fewest that a model has.
     count = parameters(model, classes=1, channels=1)
     if count is not None and available is not None and (needed := count * bytes_each) > available:
@@ -580,8 +580,7 @@ def gigabytes(count: float) -> str:
 
 
 def at_home(section: Mapping[str, Any], names: Collection[str], folder: Path) -> dict[str, Any]:
-    """The section of a file in this folder with the paths of these names as that file means them: from the folder, and
-    with ~ expanded."""
+    """Return a section with the paths of these names resolved: relative to the file's folder, and with ~ expanded."""
     found = {name: section[name] for name in names if isinstance(section.get(name), str) and section[name]}
     return {**section, **{name: str(folder / os.path.expanduser(path)) for name, path in found.items()}}
 
@@ -593,9 +592,9 @@ def image_paths(section: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def place(configuration: ImagesConfiguration) -> Path | None:
-    """The folder or file of the source; None for images that come with this package, or from a function.
+    """Return the folder or file of the source; None for images that come with this package, or from a function.
 
-    FileNotFoundError if it is not there.
+    Raises FileNotFoundError if it is missing.
     """
     if configuration.source == "digits" or configuration.factory:
         return None

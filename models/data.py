@@ -1,10 +1,10 @@
 """Labelled images as tensors for a vision transformer, and the validation set of a client.
 
-Images in arrays are normalised first and resized then; images in files are resized when they are decoded. Tensors are
-made only for the images that are asked for, a block at a time. The statistics are exact sums.
+Images in arrays are normalised first and then resized; images in files are resized when they are decoded. Tensors are
+made only for requested images, a block at a time. The statistics are exact sums.
 
-A client's validation set follows from the images and the run, so that a client that was killed, whose files are listed
-in another order, or that goes on at another host, never trains on its validation images.
+A client's validation set follows from the images and the run, so that a client never trains on its validation images,
+even after it was killed, resumes at another host, or lists its files in another order.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ READERS: Final[dict[str, Callable[[Path], Source]]] = {
     "fed-isic2019": fed_isic.read,
     "folder": image_folder.read,
 }
-"""The sources that are read from `data.directory`."""
+"""Readers of the sources in `data.directory`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test images at one size; the printed form shows no image and no label."""
+    """Training and test images at one size. The representation shows no image and no label."""
 
     source: Source = field(repr=False)
     channels: int
@@ -69,7 +69,7 @@ class Dataset:
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of every channel, as fractions of 255."""
+        """Return mean and standard deviation of every channel, as fractions of 255."""
         mean, std = (tuple(float(value) / 255 for value in values) for values in (self.mean, self.deviation))
         return mean, std
 
@@ -79,7 +79,7 @@ class Dataset:
 
     @property
     def centres(self) -> Indices | None:
-        """int64 [N], where each training image was taken; None if the data set does not say."""
+        """int64 [N], the centre of each training image; None if the data set does not say."""
         return self.source.train.centres
 
     @cached_property
@@ -94,7 +94,7 @@ class Dataset:
 
     @cached_property
     def x_train(self) -> torch.Tensor:
-        """All training images: float32 [N, channels, size, size], normalised. See `share` for a part of them."""
+        """All training images: float32 [N, channels, size, size], normalised. See `share` for a subset."""
         return self.normalised(self.source.train.images)
 
     @cached_property
@@ -103,17 +103,17 @@ class Dataset:
         return self.normalised(self.source.test.images)
 
     def share(self, indices: Indices) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images and labels of one client: float32 [n, channels, size, size] and int64 [n]; no other image is touched.
+        """Return a client's images and labels: float32 [n, channels, size, size] and int64 [n]; reads no other image.
 
         Raises ValueError for an image file that cannot be decoded.
         """
         return self.normalised(self.source.train.images, indices), self.y_train[torch.from_numpy(indices)]
 
     def normalised(self, images: Images, indices: Indices | None = None) -> torch.Tensor:
-        """Images as a model of this data set takes them: float32 [n, channels, size, size]; all of them by default.
+        """Return images, by default all, as a model of this data set takes them: float32 [n, channels, size, size].
 
-        They may be others than the data set's own; coloured ones become grey where it has one channel. ValueError for
-        other channels, and for an image file that cannot be decoded.
+        They may come from outside the data set; coloured ones become grey where it has one channel. Raises ValueError
+        for other channels, and for an image file that cannot be decoded.
         """
         if images.channels not in (self.channels, 3):
             raise ValueError(f"images of {images.channels} channels were given; the data set has {self.channels}")
@@ -135,9 +135,9 @@ class Dataset:
 
 
 def read(configuration: ImagesConfiguration) -> Source:
-    """Find and check the images of `configuration.source`, without decoding those that are in files.
+    """Find and check the images of `configuration.source`, without decoding images in files.
 
-    Raises FileNotFoundError for what is missing, ValueError for what does not hold what it should; both name it.
+    Raises FileNotFoundError for missing files and ValueError for invalid ones; both name them.
     """
     if configuration.factory:
         raise ValueError("data.factory: only a client of a federation calls it, and there are no images; leave it out")
@@ -150,18 +150,18 @@ def read(configuration: ImagesConfiguration) -> Source:
         source = READERS.get(configuration.source, npz.read)(path)
     if configuration.centres:
         source = fed_isic.at(configuration.centres, source)
-    # Who names the classes knows that some may be empty.
+    # An explicit list of classes may include empty ones on purpose.
     if not configuration.classes:
         return source.remarked()
     classes = tuple(normalize("NFC", name) for name in configuration.classes)
-    # Names of folders are names, whatever they look like.
+    # Names of folders are names, even if they look like numbers.
     return _renamed(source if configuration.source == "folder" else _named(source, classes), classes)
 
 
 def load(configuration: DataConfiguration, *, image_size: int, source: Source | None = None) -> Dataset:
-    """The images of `configuration.source` at `image_size` x `image_size` pixels. Raises as `read` does, and
-    ValueError for an image file that cannot be decoded, or where there are no training or no test images.
-    source: what `read` found, if somebody has read it."""
+    """Load the images of `configuration.source` at `image_size` x `image_size` pixels. Raises as `read` does, and
+    ValueError for an image file that cannot be decoded, or without training or test images. source: result of `read`,
+    if there is one."""
     if configuration.statistics == "sum":
         raise ValueError(
             'data.statistics = "sum": there are no clients here whose pixels could be summed; leave it out'
@@ -177,9 +177,9 @@ def load(configuration: DataConfiguration, *, image_size: int, source: Source | 
 
 
 def normalise(source: Source, *, image_size: int, mean: Sequence[float], std: Sequence[float]) -> Dataset:
-    """Images that were read, to be shifted and scaled by these, as fractions of 255, one for each channel.
+    """Return images, already read, with this normalisation: fractions of 255, one for each channel.
 
-    ValueError for images of other channels; coloured ones become grey where there is one.
+    Raises ValueError for images of other channels; coloured ones become grey where there is one channel.
     """
     for samples in (source.train, source.test):
         if len(samples.images) and samples.images.channels not in (len(mean), 3):
@@ -194,7 +194,7 @@ def normalise(source: Source, *, image_size: int, mean: Sequence[float], std: Se
 
 
 def _named(source: Source, classes: tuple[str, ...]) -> Source:
-    """Where the images have numbers and the list has names, a number is a place in the list, which a note says."""
+    """Name numbered classes: a number is an index in a list of names, and a note says so."""
     count = len(source.class_names)
     if source.class_names != tuple(map(str, range(count))) or not set(source.class_names).isdisjoint(classes):
         return source
@@ -220,7 +220,7 @@ def _renamed(source: Source, classes: tuple[str, ...]) -> Source:
 
 
 def statistics(images: Images, *, image_size: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the pixels of every channel, as fractions of 255, from their histogram."""
+    """Return mean and standard deviation of the pixels of every channel, as fractions of 255, from their histogram."""
     indices = images.representative()
     histogram = np.zeros((images.channels, 256), dtype=np.int64)
     for start in range(0, len(indices), _BLOCK):
@@ -236,11 +236,11 @@ def statistics(images: Images, *, image_size: int) -> tuple[tuple[float, ...], t
 
 
 def split(images: torch.Tensor, part: float, run: bytes) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices int64 of those to train on, and of those that are kept: floor(part * N) of the images float32
-    [N, C, S, S], each in their order.
+    """Split images float32 [N, C, S, S] into int64 indices for training and, floor(part * N) of them, for validation,
+    each in order.
 
-    Kept are those whose digests, with the name of the run as their key, at most 64 bytes, are the lowest; digests of
-    other images do not matter but for the number that are kept. Equal images come one after the other.
+    The validation set has the lowest digests, keyed by the name of the run (at most 64 bytes). Other images affect its
+    size alone. Equal images come one after the other.
     """
     count = math.floor(Fraction(str(part)) * len(images))
     if not count:

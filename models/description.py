@@ -1,7 +1,7 @@
-"""Description of a model, in the metadata of its file: what it takes to use the tensors without the run they come from.
+"""Description of a model in its file's metadata, for use of the tensors without the run that they come from.
 
-One entry of the metadata, `model`, has it as JSON. `timm.create_model(architecture, **arguments)` makes the network
-where the architecture is timm's; docs/model-files.md has the lines. Loads no torch.
+The metadata entry `model` holds it as JSON. `timm.create_model(architecture, **arguments)` makes the network where the
+architecture is timm's; docs/model-files.md has the lines. Loads no torch.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from safetensors import SafetensorError, safe_open
 from tacit.models.configuration import Tuning
 
 MODEL: Final = "model"
-"""The entry of the metadata."""
+"""Name of the metadata entry."""
 OWN_VIT: Final = "vit_tiny_patch16_224"
-"""Timm's architecture that is a "vit" of ours, once it has its sizes."""
+"""timm's architecture that equals our "vit" once its sizes are given."""
 _Text = Annotated[str, Meta(max_length=1024)]
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A model: its network, and the images that it takes."""
+    """A model: its network, and its input images."""
 
     architecture: _Text
-    """The name in timm; "lenet" or "convnet"; or the function that makes it, "package.module:function"."""
+    """Name in timm; "lenet" or "convnet"; or the function that makes it, "package.module:function"."""
     arguments: dict[str, int | float]
     """Keyword arguments of timm.create_model, beside the name."""
     image_size: int
     """Height and width of images, in pixels."""
     channels: int
     classes: tuple[_Text, ...]
-    """Names, in the order of the logits; none where nobody knows them."""
+    """Names, in the order of the logits; empty if unknown."""
     mean: tuple[float, ...]
     """Subtracted from the pixels of each channel, as a fraction of 255."""
     std: tuple[float, ...]
-    """Each channel is divided by it then."""
+    """Divides each channel after the subtraction."""
     white: int = 255
-    """The number of a white pixel in the images that it was trained on."""
+    """Value of a white pixel in its training images."""
     trained: Tuning | Literal["patterns"]
     """The trained part: as model.tune; "patterns": the tensors that model.train names."""
     trained_values: int
-    """How many numbers were trained."""
+    """Number of trained parameters."""
     patterns: tuple[_Text, ...] = ()
     rank: int = 0
-    """The rank of low-rank products or adapters; 0: neither."""
+    """Rank of low-rank products or adapters; 0: neither."""
     merged: bool = False
-    """Whether low-rank products are part of the weights beside which they were trained."""
+    """Whether low-rank products are merged into the weights beside which they were trained."""
     encrypted: bool = False
     """Whether embeddings are encrypted under a key of the clients."""
 
@@ -57,7 +57,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def header_of(path: Path) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
-    """Metadata, and the shapes of all tensors, in a safetensors file. FileNotFoundError; ValueError for another."""
+    """Read metadata and the shapes of all tensors in a safetensors file. FileNotFoundError; ValueError."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file")
     try:
@@ -69,7 +69,7 @@ def header_of(path: Path) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
 
 
 def read_description(metadata: dict[str, str], where: Any) -> ModelDescription | None:
-    """The description in the metadata of a file; None without one. ValueError for one that is not valid."""
+    """Return the description in the metadata of a file; None without one. Raises ValueError for an invalid one."""
     if MODEL not in metadata:
         return None
     try:

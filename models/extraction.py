@@ -1,9 +1,9 @@
-"""What a data owner does with outputs of blocks that are told in a secret order: it finds the order, and copies blocks.
+"""Attacks by a data owner that receives block outputs in a secret order: recovering the order, and copying blocks.
 
-A block adds something to its tokens and throws nothing away, so an image looks alike before and after it. Tastan and
-Nandakumar 2025 (section 4.2) give the images of a batch in an order that is drawn anew for each block, and call that
-protected because there are n! orders; `matched_outputs` finds the right one without trying them, `matched_images` does
-the same between pixels and the first block. With its inputs and outputs paired, a block is learnt like any function.
+A block adds to its tokens and discards nothing, so an image looks alike before and after it. Tastan and Nandakumar 2025
+(section 4.2) reveal the images of a batch in an order drawn anew for each block, and call that protected because there
+are n! orders. `matched_outputs` finds the right order without trying them; `matched_images` does the same between
+pixels and the first block. Once its inputs and outputs are paired, a block is learned like any function.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from torch.nn.functional import mse_loss, normalize
 from tacit.models.training import EVALUATION_BATCH, seeded
 
 BATCH: Final = 64
-"""Pairs of one step of training a copy."""
+"""Pairs per training step of a copy."""
 HELD_OUT: Final = 0.1
-"""The part of the pairs, one at least, that a copy is judged by and not trained on."""
+"""Fraction of the pairs, at least one, held out to evaluate a copy."""
 
 
 @dataclass(frozen=True)
 class CopiedBlock:
     block: nn.Module
     error: float
-    """Its `relative_error` on pairs that were held out."""
+    """`relative_error` on held-out pairs."""
 
 
 def matched_outputs(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The order, int64 [n], for which one[order] are the images of `other`, row by row.
+    """Return the order, int64 [n], for which one[order] are the images of `other`, row by row.
 
-    Both are outputs of blocks [n, T, D] for the same n images, each in an order of its own. The mean over the batch,
-    which says nothing about an image, is taken off; then the sum of the cosines of all matched rows is the largest that
-    there is. Raises ValueError for no images, for shapes that differ, and for values that are not finite.
+    Both are block outputs [n, T, D] for the same n images, each in its own order. The mean over the batch, which
+    carries no information about a single image, is subtracted; the matching then maximises the sum of the cosines of
+    matched rows. Raises ValueError for no images, for shapes that differ, and for values that are not finite.
     """
     if one.shape != other.shape or one.ndim != 3 or len(one) == 0:
         raise ValueError(
@@ -53,12 +53,11 @@ def matched_outputs(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def matched_images(patches: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """The order, int64 [n], for which patches[order] are the images of `outputs`, row by row.
+    """Return the order, int64 [n], for which patches[order] are the images of `outputs`, row by row.
 
-    patches: pixels of n images [n, N, P], a row for each patch, in the order in which the model takes them.
-    outputs: of a block [n, T, D], T >= N, whose last N tokens are those of the patches. What is compared are the
-    products of all pairs of tokens of an image, of which their mean was taken off. Raises ValueError as
-    `matched_outputs` does.
+    patches: pixels of n images [n, N, P], a row for each patch, in the model's input order. outputs: of a block [n, T,
+    D], T >= N, whose last N tokens are those of the patches. The comparison uses the products of all pairs of tokens of
+    an image, less their mean. Raises ValueError as `matched_outputs` does.
     """
     if patches.ndim != 3 or outputs.ndim != 3 or outputs.shape[1] < patches.shape[1]:
         raise ValueError(
@@ -71,13 +70,13 @@ def matched_images(patches: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor
 def copied_block(
     inputs: torch.Tensor, outputs: torch.Tensor, like: nn.Module, *, epochs: int, learning_rate: float, seed: int
 ) -> CopiedBlock:
-    """Train a copy of a block on what goes into it and what comes out, float32 [m, T, D] each, paired by their rows.
+    """Train a copy of a block on its inputs and outputs, float32 [m, T, D] each, paired by their rows.
 
-    like: maps [B, T, D] to [B, T, D]; training begins with a copy of it, weights and all, and takes place where it is.
-    It stands for what is known of the block, for instance one of the same sizes with random weights, or several in a
-    row. By Adam, with mean squares as the loss and a rate that falls like a cosine; `seed` decides what is held out,
-    the order of the pairs, and what the block itself draws. Raises ValueError for fewer than two pairs and as
-    `relative_error` does, FloatingPointError as soon as a loss is not finite.
+    like: maps [B, T, D] to [B, T, D]; training starts from a copy of it, weights and all, on its device. It represents
+    prior knowledge of the block, for instance one of the same sizes with random weights, or several in a row. Training
+    uses Adam, mean squared error and a cosine schedule; `seed` decides the held-out pairs, the order of the pairs, and
+    the block's own random draws. Raises ValueError for fewer than two pairs and as `relative_error` does,
+    FloatingPointError as soon as a loss is not finite.
     """
     _check(inputs, outputs, at_least=2)
     block = copy.deepcopy(like).requires_grad_(True).train()
@@ -103,11 +102,11 @@ def copied_block(
 
 @torch.no_grad()
 def relative_error(block: nn.Module, inputs: torch.Tensor, outputs: torch.Tensor) -> float:
-    """|block(inputs) - outputs| / |outputs - inputs| over all values of pairs [m, T, D].
+    """Return |block(inputs) - outputs| / |outputs - inputs| over all values of pairs [m, T, D].
 
-    What a block adds is the measure, because its output is its input for the most part: a block that does nothing has
-    the error 1, not a small one. Raises ValueError for no pairs, for shapes that differ, and where inputs and outputs
-    are the same.
+    The error is relative to the block's increment, because its output mostly equals its input: an identity block has
+    the error 1, not a small one. Raises ValueError for no pairs, for shapes that differ, and for inputs equal to the
+    outputs.
     """
     _check(inputs, outputs, at_least=1)
     device = next(block.parameters()).device
@@ -120,7 +119,7 @@ def relative_error(block: nn.Module, inputs: torch.Tensor, outputs: torch.Tensor
 
 
 def _products(tokens: torch.Tensor) -> torch.Tensor:
-    """Scalar products of all pairs of tokens of an image, less their mean: [n, N, D] to [n, N, N]."""
+    """Return scalar products of all pairs of tokens of an image, less their mean: [n, N, D] to [n, N, N]."""
     centred = tokens - tokens.mean(1, keepdim=True)
     return centred @ centred.transpose(1, 2)
 

@@ -1,10 +1,10 @@
 """FedCG: a classifier cut in two, with a generator that imitates its first half, and the training of all of them.
 
 Wu et al. 2022, "FedCG: Leverage Conditional GAN for Protecting Privacy and Maintaining Competitive Performance in
-Federated Learning". As in the authors' code the features go through a sigmoid, classes come as one-hot vectors, and
-maps grow (shrink) by transposed (plain) convolutions with kernels of 2, batch normalisation and (leaky) ReLUs, from
-(to) 512 channels. Their code fits features of 5 x 5; here every layer doubles the map, so that a few layers reach any
-size. The tokens of a transformer are a map of one column. Where the paper is silent, settings are the authors' code's.
+Federated Learning". As in the authors' code the features pass a sigmoid, classes are one-hot vectors, and maps grow
+(shrink) by transposed (plain) convolutions with kernels of 2, batch normalisation and (leaky) ReLUs, from (to) 512
+channels. Their code fits features of 5 x 5; here every layer doubles the map, so that a few layers reach any size. The
+tokens of a transformer are a map of one column. Where the paper is silent, settings are the authors' code's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tacit.models.interruption import Proceed, to_the_end
 from tacit.models.training import LocalStatistics, seeded, shuffled, train
 
 NOISE: Final = 100
-"""Numbers from which the generator makes the features of one image."""
+"""Dimension of the generator's noise, per image."""
 WIDEST: Final = 512
 """Channels of the smallest map."""
 START: Final = 0.02
@@ -32,9 +32,9 @@ START: Final = 0.02
 
 
 class Generator(nn.Module):
-    """Maps noise, float32 [B, NOISE], and classes, int64 [B], to features [B, *shape] between 0 and 1.
+    """Map noise, float32 [B, NOISE], and classes, int64 [B], to features [B, *shape] between 0 and 1.
 
-    shape: that of the features of one image: [C, H, W], [tokens, width] or [width].
+    shape: of one image's features: [C, H, W], [tokens, width] or [width].
     """
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
@@ -60,7 +60,7 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """Maps features [B, *shape] and classes, int64 [B], to logits [B]: how much they look like an extractor's."""
+    """Map features [B, *shape] and classes, int64 [B], to logits [B]: their likeness to an extractor's features."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
@@ -89,10 +89,10 @@ class Discriminator(nn.Module):
 
 
 class CoupledModel(nn.Module):
-    """A network, cut where the module `cut` takes its input, with a generator of what arrives there.
+    """A network, cut at the input of the module `cut`, with a generator of the features there.
 
     Maps images, float32 [B, C, S, S], to logits [B, classes], as the network does. shape: C, S, S; squash: whether the
-    features are yet to be brought between 0 and 1; seed: of the generator. ValueError if logits need more than these.
+    features still need scaling to 0 ... 1; seed: of the generator. Raises ValueError if logits need other features too.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class CoupledModel(nn.Module):
         self.classes = classes
         self._cut, self._blank = cut, torch.zeros(1, *shape)
         self.shape = self._probe()
-        """Of the features of one image."""
+        """Shape of one image's features."""
         if squash:
             network.get_submodule(cut).register_forward_pre_hook(lambda module, given: (given[0].sigmoid(),))
         with seeded(seed):
@@ -114,13 +114,13 @@ class CoupledModel(nn.Module):
         return logits
 
     def classify(self, features: torch.Tensor) -> torch.Tensor:
-        """The logits [B, classes] of features [B, *shape]. An image takes part, of which nothing passes the cut."""
+        """Return the logits [B, classes] of features [B, *shape]. Nothing of an auxiliary image passes the cut."""
         with self._at_cut(lambda module, given: (features,)):
             logits: torch.Tensor = self.network(self._blank.to(features.device))
         return logits
 
     def train_shared(self) -> None:
-        """Training mode for all but the extractor: its batch normalisation cannot train on the image of `classify`."""
+        """Set training mode except in the extractor: its batch normalisation cannot train on `classify`'s image."""
         self.train()
         for name, module in self.network.named_modules():
             if name == self._cut:
@@ -130,7 +130,7 @@ class CoupledModel(nn.Module):
 
     @contextmanager
     def observed(self) -> Iterator[list[torch.Tensor]]:
-        """The features [B, *shape] of every run of the network meanwhile, in their order."""
+        """Collect the features [B, *shape] of every run of the network within the block, in order."""
         seen: list[torch.Tensor] = []
         with self._at_cut(lambda module, given: seen.append(given[0])):
             yield seen
@@ -144,7 +144,7 @@ class CoupledModel(nn.Module):
             handle.remove()
 
     def _probe(self) -> tuple[int, ...]:
-        """The shape of the features; sees to it that the logits depend on them alone."""
+        """Return the shape of the features, after checking that the logits depend on them alone."""
         training = self.network.training
         self.network.eval()
         try:
@@ -174,7 +174,7 @@ class CoupledModel(nn.Module):
 
 
 def discriminator(model: CoupledModel, seed: int) -> Discriminator:
-    """A discriminator of the features of this model, with random weights from the seed."""
+    """Build a discriminator of this model's features, with random weights from the seed."""
     with seeded(seed):
         return Discriminator(model.shape, model.classes)
 
@@ -186,13 +186,13 @@ def _as_map(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _sizes(height: int, width: int) -> list[tuple[int, int]]:
-    """Heights and widths of the maps after every layer: each is double the former, or one less."""
+    """Return heights and widths of the maps after every layer: each is double the previous one, or one less."""
     layers = max(1, (max(height, width) - 1).bit_length())
     return [(-(-height // 2**layer), -(-width // 2**layer)) for layer in reversed(range(layers))]
 
 
 def _kernels(sizes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """How much every layer enlarges the map in both directions: 1 or 2."""
+    """Return every layer's enlargement of the map in both directions: 1 or 2."""
     return [(1 + (after[0] > before[0]), 1 + (after[1] > before[1])) for before, after in pairwise([(1, 1), *sizes])]
 
 
@@ -205,15 +205,15 @@ def _start(module: nn.Module) -> None:
 
 
 WARM_UP: Final = 50
-"""Rounds after which features are drawn to those of the generator with (nearly) full weight."""
+"""Rounds until the attraction to generated features has (nearly) full weight."""
 RATE: Final = 3e-4
 """Learning rate of generators and discriminators, and of everything that the server trains."""
 BETAS: Final = (0.5, 0.999)
-"""Of Adam, for generator and discriminator at the clients."""
+"""Adam's betas, for generator and discriminator at the clients."""
 
 
 def attraction(round: int) -> float:
-    """gamma, the weight of the distance between features and generated ones: 0 in round 1, then up to 1."""
+    """Return gamma, the weight of the distance between features and generated ones: 0 in round 1, then up to 1."""
     progress = torch.tensor(min((round - 1) / WARM_UP, 1.0), dtype=torch.float64)
     return float(2 * torch.sigmoid(10 * progress) - 1)
 
@@ -263,9 +263,9 @@ def distil(
     seed: int,
     device: torch.device,
 ) -> None:
-    """Train generator and classifier of `student` in place until they say what all teachers say together.
+    """Train generator and classifier of `student` in place until they match the teachers' combined predictions.
 
-    teachers: the models of the clients with their shares, in sum 1. What else the student has may be anything after.
+    teachers: the clients' models with their weights, which sum to 1. Other parts of the student may change arbitrarily.
     """
     models = [student, *(teacher for teacher, _ in teachers)]
     for model in models:

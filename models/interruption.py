@@ -1,18 +1,18 @@
-"""How long work tells how far it is, and is told that nobody wants its result any more."""
+"""Progress reports and cancellation of long work."""
 
 from typing import Protocol
 
 
 class Interrupted(Exception):
-    """Nobody wants the result of this work any more."""
+    """The result of this work is no longer needed."""
 
 
 class Proceed(Protocol):
-    """Called before every batch; raises Interrupted where there shall be none."""
+    """Callback before every batch; raises Interrupted to cancel the work."""
 
     def __call__(self, done: int = 0, total: int = 0, /) -> None:
-        """So many images of that total are done, if the work can say so; an image counts once for every epoch."""
+        """Report that `done` images of `total` are done, if known; an image counts once per epoch."""
 
 
 def to_the_end(done: int = 0, total: int = 0, /) -> None:
-    """A Proceed of work that is never interrupted."""
+    """A Proceed that never interrupts."""

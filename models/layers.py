@@ -1,11 +1,11 @@
 """A model as a list of layers, each of which is sent or kept as a whole.
 
-With granularity "layer" a layer begins with every convolution or linear map, and holds what stands behind it up to the
-next. What stands before the first one belongs to the first. With "block" the tensors of a residual block are one layer,
-with "stage" those of all residual blocks of a ResNet that follow each other with the same width.
+With granularity "layer" a layer begins with every convolution or linear map, and includes everything up to the next
+one; the first layer also includes everything before it. With "block" the tensors of a residual block are one layer,
+with "stage" those of all consecutive residual blocks of a ResNet of the same width.
 
-The output of a block or a stage is its own; that of a map is taken after the normalisation and the activation that
-follow: from the last module that is fed with the very tensor that came out of the one before and keeps its shape.
+Blocks and stages have outputs of their own. A map's output is taken after the following normalisation and activation:
+from the last module that receives the previous module's output tensor itself and keeps its shape.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tacit.models.layout import Layout
 
 Granularity = Literal["layer", "block", "stage"]
 Call = tuple[str, int]
-"""A module by its name, and which of its calls in a run of the model, from 0."""
+"""A module by its name, and the index of its call in a run of the model, from 0."""
 
 Watcher = Callable[[Call, tuple[Any, ...], torch.Tensor], None]
-"""Takes a call, what it was given, and the tensor that came out."""
+"""Receives a call, its arguments, and its output tensor."""
 
 _MAPS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _BLOCKS = (BasicBlock, Bottleneck, Block)
@@ -37,19 +37,19 @@ _WHOLE: Final = {
     "block": ("residual blocks", '"resnet18" or "vit"'),
     "stage": ("stages of residual blocks", '"resnet18"'),
 }
-"""What has to be there, and a model that has it."""
+"""Required parts, and a model that has them."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """`name` is that of the module that begins it; `tensors` are names of the layout, in its order."""
+    """`name`: of the module that begins it; `tensors`: names from the layout, in order."""
 
     name: str
     tensors: tuple[str, ...]
 
 
 def layers(model: nn.Module, granularity: Granularity) -> tuple[Layer, ...]:
-    """The layers of a model. ValueError if it has none, or no block or stage where these are wanted."""
+    """Return the layers of a model. Raises ValueError if it has none, or lacks the requested blocks or stages."""
     heads = _heads(model, granularity)
     if granularity != "layer" and all(isinstance(model.get_submodule(name), _MAPS) for name in heads):
         what, such = _WHOLE[granularity]
@@ -68,9 +68,9 @@ def layers(model: nn.Module, granularity: Granularity) -> tuple[Layer, ...]:
 
 
 def outputs(model: nn.Module, found: tuple[Layer, ...], x: torch.Tensor) -> tuple[Call, ...]:
-    """Which call of which module gives the output of every layer, learnt from a run on x [1 or more, C, S, S].
+    """Find the call that gives the output of every layer, by a run on x [1 or more, C, S, S].
 
-    ValueError for a layer that takes no part in the run.
+    Raises ValueError for a layer that takes no part in the run.
     """
     heads = {layer.name for layer in found}
     whole = {name for name in heads if not isinstance(model.get_submodule(name), _MAPS)}
@@ -94,7 +94,7 @@ def outputs(model: nn.Module, found: tuple[Layer, ...], x: torch.Tensor) -> tupl
 
 @contextmanager
 def observed(model: nn.Module, watchers: Mapping[str, Watcher]) -> Iterator[None]:
-    """In evaluation mode and without gradients: calls the watcher of a module whenever it has computed."""
+    """Call a module's watcher after each of its computations, in evaluation mode and without gradients."""
     calls: Counter[str] = Counter()
     handles = []
     training = model.training
@@ -120,10 +120,10 @@ def observed(model: nn.Module, watchers: Mapping[str, Watcher]) -> Iterator[None
 
 
 def _heads(model: nn.Module, granularity: Granularity) -> list[str]:
-    """Names of the modules that begin a layer, in the order in which they are registered."""
+    """Return names of the modules that begin a layer, in order of registration."""
     heads: list[str] = []
     for name, module in model.named_modules():
-        # Nothing is inside of a map.
+        # Maps have no modules inside.
         inside = any(name.startswith(f"{head}.") for head in heads)
         if name and not inside and (isinstance(module, _MAPS) or _is_whole(module, granularity)):
             heads.append(name)

@@ -1,8 +1,8 @@
-"""The form in which a model travels: what is summed as one float32 vector, and what is fixed as bytes.
+"""Transport form of a model: one float32 vector that is summed, and fixed bytes.
 
-A tensor of `state_dict()` is *trained*; *averaged*, a floating-point buffer; *local*, one of which every client has its
-own once it has trained; or *fixed*. The vector is the first two, in order; the fixed part has the values that local
-buffers begin with. Torch is imported by what touches a model alone, so that reading a configuration stays quick.
+A tensor of `state_dict()` is *trained*; *averaged*, a floating-point buffer; *local*, with a value of its own at every
+client once it has trained; or *fixed*. The vector holds the first two, in order; the fixed part has the initial values
+of local buffers. Only functions that touch a model import torch, so that reading a configuration stays quick.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Buffers = Literal["averaged", "local", "fixed"]
 
 
 class LayoutEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tensor: its name in the state dictionary, its shape, the part that it is of, and its type."""
+    """One tensor: its name in the state dictionary, its shape, its part, and its type."""
 
     name: Annotated[str, Meta(min_length=1, max_length=1024)]
     shape: Annotated[tuple[Dimension, ...], Meta(max_length=16)]
@@ -45,7 +45,7 @@ class LayoutEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names and shapes of a model's state, in order. Raises ValueError if a name occurs twice.
 
-    entries: tensors of the vector; fixed: all others, local ones among them.
+    entries: tensors of the vector; fixed: all others, including local ones.
     """
 
     entries: tuple[LayoutEntry, ...]
@@ -60,19 +60,20 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
-        """The layout of the whole floating-point state of `model`, as a checkpoint has it.
+        """Return the layout of the whole floating-point state of `model`, as a checkpoint has it.
 
-        Integer counters of batch normalisation (`num_batches_tracked`) are left out: they steer nothing while the
-        momentum is set. ValueError names other state that is not float32.
+        It omits integer counters of batch normalisation (`num_batches_tracked`), which have no effect while the
+        momentum is set. Raises ValueError, naming it, for other state that is not float32.
         """
         return cls(tuple(LayoutEntry(name, tuple(tensor.shape)) for name, tensor in _floating_state(model).items()))
 
     @classmethod
     def summed(cls, model: nn.Module, *, buffers: Buffers = "averaged") -> Layout:
-        """The layout of `model` in a federation: parameters that require gradients are trained, the rest is fixed.
+        """Return the layout of `model` in a federation: parameters that require gradients are trained, the rest is
+        fixed.
 
-        buffers: the part that float32 buffers are of. Counters are left out as above.
-        ValueError names a parameter to be trained that is not float32, and a model without any.
+        buffers: the part for float32 buffers. Counters are omitted as above. ValueError names a trained parameter that
+        is not float32, or reports a model without any.
         """
         parameters = dict(model.named_parameters(remove_duplicate=False))
         entries: list[LayoutEntry] = []
@@ -102,7 +103,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(entry.size for entry in self.entries)
 
     def difference(self, other: Layout) -> str | None:
-        """The first way in which the tensors of `other` depart from those here, in words, or None if they are equal."""
+        """Describe the first difference of `other` from this layout in words; None if they are equal."""
         theirs = {entry.name: entry.shape for entry in other.entries}
         for entry in self.entries:
             if entry.name not in theirs:
@@ -120,12 +121,12 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def flatten(self, model: nn.Module) -> Flat:
-        """A copy of the model's state: float32 [size], in host memory. Raises ValueError for another architecture."""
+        """Copy the model's state: float32 [size], in host memory. Raises ValueError for another architecture."""
         state = self._state(model)
         return self.concatenate({entry.name: state[entry.name].detach().cpu().numpy() for entry in self.entries})
 
     def concatenate(self, tensors: Mapping[str, Flat]) -> Flat:
-        """The tensors of this layout's names as one float32 [size]; a name that is absent contributes zeros."""
+        """Concatenate the tensors of this layout's names into one float32 [size]; a missing name contributes zeros."""
         flat = np.zeros(self.size, dtype=np.float32)
         for name, part in self.split(flat).items():
             if name in tensors:
@@ -133,7 +134,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return flat
 
     def split(self, flat: Flat) -> dict[str, Flat]:
-        """Views into `flat` with the names and shapes of the tensors. ValueError for a wrong dtype or length."""
+        """Return views into `flat` with the names and shapes of the tensors. ValueError for a wrong dtype or length."""
         if flat.dtype != np.float32 or flat.shape != (self.size,):
             raise ValueError(f"flat model is {flat.dtype} {list(flat.shape)}, expected float32 [{self.size}]")
         parts: dict[str, Flat] = {}
@@ -144,7 +145,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parts
 
     def load_into(self, model: nn.Module, flat: Flat) -> None:
-        """Overwrite the model's state by `flat`, float32 [size]. Changes nothing where it raises.
+        """Overwrite the model's state by `flat`, float32 [size]. Changes nothing if it raises.
 
         ValueError for a wrong dtype or shape, a value that is not finite (naming its tensor), or another architecture.
         """
@@ -158,7 +159,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 state[name].copy_(torch.tensor(part))
 
     def check_finite(self, flat: Flat) -> None:
-        """Raise ValueError, naming the first tensor concerned, if a coordinate is infinite or not a number."""
+        """Raise ValueError, naming the first such tensor, if a coordinate is infinite or not a number."""
         if np.isfinite(flat).all():
             return
         for name, part in self.split(flat).items():
@@ -166,8 +167,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"tensor {name!r} holds a value that is not finite; training may have diverged")
 
     def fixed_bytes(self, model: nn.Module) -> bytes:
-        """The tensors of the fixed part, one after the other, each in row-major order and little-endian. ValueError
-        names one that holds a value that is not finite."""
+        """Encode the tensors of the fixed part one after the other, in row-major order and little-endian. Raises
+        ValueError, naming the tensor, for a value that is not finite."""
         import torch
 
         state = _state(model)
@@ -181,9 +182,9 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(state[entry.name].nbytes for entry in self.fixed)
 
     def load_fixed(self, model: nn.Module, data: bytes) -> None:
-        """Overwrite the fixed part of the model's state. Changes nothing where it raises.
+        """Overwrite the fixed part of the model's state. Changes nothing if it raises.
 
-        ValueError for another length, or a value that is not finite (naming its tensor).
+        Raises ValueError for another length, or a value that is not finite (naming its tensor).
         """
         import torch
 
@@ -224,9 +225,9 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return hashlib.sha256(encoding).digest()
 
     def _state(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        """The tensors of the vector. ValueError where the model does not have them."""
+        """Return the tensors of the vector. Raises ValueError if the model lacks them."""
         state, fixed = _state(model), {entry.name for entry in self.fixed}
-        # A checkpoint has no fixed part, and leaves out what is not float32.
+        # A checkpoint has no fixed part, and leaves out state that is not float32.
         found = {name: tensor for name, tensor in state.items() if tensor.dtype.is_floating_point and name not in fixed}
         difference = self.difference(
             Layout(tuple(LayoutEntry(name, tuple(tensor.shape)) for name, tensor in found.items()))
@@ -237,7 +238,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """All tensors of the model but the counters of batch normalisation. ValueError for state that is no tensor."""
+    """Return all tensors except counters of batch normalisation. ValueError for state that is no tensor."""
     import torch
 
     state: dict[str, torch.Tensor] = {}
@@ -253,7 +254,7 @@ def _state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _problem(tensor: torch.Tensor) -> str:
-    """Why a tensor cannot be set, with the remedy; "" if it can."""
+    """Explain why a tensor cannot be set, with the remedy; "" if it can."""
     import torch
     from torch.nn.parameter import is_lazy
 

@@ -1,10 +1,10 @@
 """Low-rank adaptation (LoRA): Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models".
 
-Beside a frozen matrix W of a linear layer two small ones are trained: W x + B A x, with A [r, inputs] and B
-[outputs, r]. A begins as a linear layer of torch does and B at zero, so that the layer computes the same at first. The
-product is not scaled, as with an alpha of r. Once trained it can be merged (merging.py): W + B A is linear again.
+Beside the frozen matrix W of a linear layer two small ones are trained: W x + B A x, with A [r, inputs] and B [outputs,
+r]. A starts like a torch linear layer and B at zero, so the initial output is unchanged. The product is not scaled
+(alpha = r). After training it can be merged (merging.py): W + B A is linear again.
 
-The layer keeps the names `weight` and `bias`, so that the tensors of the frozen model are called as they were.
+The layer keeps the names `weight` and `bias`, so the tensors of the frozen model keep theirs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 ATTENTION: Final = "qkv"
-"""The layer of every block that is adapted: queries, keys and values as one matrix, which timm calls so."""
+"""The adapted layer of every block: queries, keys and values as one matrix, by timm's name."""
 DOWN: Final = "lora_a"
 UP: Final = "lora_b"
 
@@ -26,7 +26,7 @@ class LowRankLinear(nn.Linear):
     """A frozen linear layer with a low-rank product beside it. Its weights are those of `layer`, not copies."""
 
     def __init__(self, layer: nn.Linear, rank: int) -> None:
-        # On the meta device, so that no weights are drawn that are replaced at once.
+        # On the meta device, to draw no weights that are replaced at once.
         super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
         self.weight, self.bias = layer.weight, layer.bias
         self.requires_grad_(False)
@@ -40,7 +40,7 @@ class LowRankLinear(nn.Linear):
 
 
 def add_low_rank(model: nn.Module, rank: int) -> None:
-    """Adapt the attention of all blocks, in place, and freeze all else; torch's generator draws what is random.
+    """Adapt the attention of all blocks in place, and freeze all else; draws come from torch's generator. Raises
     ValueError for a model without such layers."""
     layers = {name: layer for name, layer in model.named_modules() if name.rpartition(".")[2] == ATTENTION}
     if not layers or not all(type(layer) is nn.Linear for layer in layers.values()):

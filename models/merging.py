@@ -16,10 +16,10 @@ _DOWN, _UP = ".lora_a", ".lora_b"
 
 
 def merge_file(path: Path, out: Path) -> int:
-    """Write the model of `path` to `out` without adapters, computing the same, and return how many were merged.
+    """Merge the adapters of the model in `path` into its weights, write it to `out`, and return their number.
 
     FileNotFoundError for a missing file; ValueError for one without low-rank products, for parallel adapters, which no
-    weight can stand for, and for an encrypted model; OSError if `out` cannot be written."""
+    weight can represent, and for an encrypted model; OSError if `out` cannot be written."""
     metadata, shapes = header_of(path)
     description = read_description(metadata, path)
     if description is not None and description.encrypted:

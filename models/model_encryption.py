@@ -2,12 +2,12 @@
 
 The patch embedding E_pat [L, D], L = C P P values of a patch, becomes E_a E_pat (Eq. 3); the position embedding E_pos
 becomes E_b E_pos (Eq. 7), with E_b a permutation of the rows of patches. Both maps are linear: one `encrypt` serves
-models, differences and gradients. The key follows from random words as docs/spec/protections.md has it.
+models, differences and gradients. docs/spec/protections.md derives the key from random words.
 
-Accuracy. A ciphertext is rounded to float32, so that decryption is off by 2^-24 k |w| at most, where k is the condition
-number of E_a. A key is refused where this passes MAX_RELATIVE_ERROR. An orthogonal E_a has k = 1; a Gaussian one
-exceeds x L for one key in x / 2 (Edelman 1988), so that of keys for L = 768 one in 109 is refused. An orthogonal E_a
-keeps inner products and lengths of columns, so a server learns these.
+Accuracy. A ciphertext is rounded to float32, so that decryption is off by at most 2^-24 k |w|, where k is the condition
+number of E_a. A key beyond MAX_RELATIVE_ERROR is refused. An orthogonal E_a has k = 1; a Gaussian one exceeds x L for
+one key in x / 2 (Edelman 1988), so that one in 109 keys for L = 768 is refused. An orthogonal E_a keeps inner products
+and lengths of columns, so a server learns these.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tacit.models.gaussian_noise import standard_normal
 from tacit.models.layout import Flat, Layout
 
 PATCH_EMBEDDING: Final = "patch_embed.proj.weight"
-"""The name of that tensor in timm's vision transformers: a convolution's kernel [D, C, P, P]."""
+"""Name of that tensor in timm's vision transformers: a convolution's kernel [D, C, P, P]."""
 POSITION_EMBEDDING: Final = "pos_embed"
-"""The name of that tensor in timm's vision transformers: [1, rows, D]."""
+"""Name of that tensor in timm's vision transformers: [1, rows, D]."""
 _PREFIX_TOKENS: Final = ("cls_token", "dist_token", "reg_token")
-"""Tokens in front of those of the patches, in timm's names: [1, tokens, D] each."""
+"""Tokens before those of the patches, by timm's names: [1, tokens, D] each."""
 
 MAX_RELATIVE_ERROR: Final = 0.01
-"""What encryption and decryption may change in a column of the patch embedding, relative to its norm, at worst."""
+"""Largest change of a patch-embedding column by encryption and decryption, relative to its norm."""
 MAX_CONDITION: Final = MAX_RELATIVE_ERROR * 2**24
 
 Matrix = Literal["orthogonal", "gaussian"]
@@ -38,19 +38,19 @@ Floats = npt.NDArray[np.float64]
 
 
 def random_bytes(layout: Layout) -> int:
-    """How many uniform random bytes a key for this model takes. ValueError as `ModelKey.draw` has it."""
+    """Return the number of uniform random bytes of a key for this model. Raises ValueError as `ModelKey.draw` does."""
     length, _, patches = _sizes(layout)
     pairs = -(-length * length // 2)
     return 8 * (2 * pairs + patches)
 
 
 class IllConditionedError(ValueError):
-    """A matrix that would lose too much precision; another draw will do."""
+    """A matrix that would lose too much precision; draw another one."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelKey:
-    """E_a and E_b for the models of one layout; its representation shows neither."""
+    """E_a and E_b for the models of one layout. The representation shows neither."""
 
     layout: Layout = field(repr=False)
     condition: float
@@ -62,7 +62,7 @@ class ModelKey:
 
     @classmethod
     def draw(cls, layout: Layout, random: bytes, *, matrix: Matrix) -> ModelKey:
-        """The key that follows from `random_bytes(layout)` uniform bytes, which are as secret as the key.
+        """Derive the key from `random_bytes(layout)` uniform bytes, which are as secret as the key.
 
         Raises ValueError for a model without patch and position embedding of timm's form and for another number of
         bytes, IllConditionedError for a Gaussian matrix beyond MAX_CONDITION.
@@ -92,18 +92,18 @@ class ModelKey:
 
     @property
     def error_amplification(self) -> float:
-        """How many times larger an absolute error of every coordinate can become by decryption, at most.
+        """Return the largest factor by which decryption can enlarge an absolute error of every coordinate.
 
-        The largest absolute row sum of the inverse of E_a in the patch embedding, and one everywhere else.
+        It is the largest absolute row sum of the inverse of E_a in the patch embedding, and one everywhere else.
         """
         return max(1.0, float(np.abs(self._inverse).sum(axis=1).max()))
 
     def encrypt(self, flat: Flat) -> Flat:
-        """A model, a difference or a gradient, float32 [size], under the key. ValueError for another dtype or size."""
+        """Encrypt a model, a difference or a gradient, float32 [size]. Raises ValueError for another dtype or size."""
         return self._transform(flat, self._matrix, self._order)
 
     def decrypt(self, flat: Flat) -> Flat:
-        """What `encrypt` made, float32 [size], without the key. ValueError for another dtype or size."""
+        """Decrypt a result of `encrypt`, float32 [size]. Raises ValueError for another dtype or size."""
         return self._transform(flat, self._inverse, np.argsort(self._order))
 
     def _transform(self, flat: Flat, matrix: Floats, order: npt.NDArray[np.intp]) -> Flat:
@@ -118,7 +118,7 @@ class ModelKey:
 
 
 def _sizes(layout: Layout) -> tuple[int, int, int]:
-    """Values of a patch, rows of the position embedding in front of the patches, rows of patches."""
+    """Return values of a patch, rows of the position embedding before the patches, rows of patches."""
     shapes = {entry.name: entry.shape for entry in layout.entries}
     kernel, positions = shapes.get(PATCH_EMBEDDING, ()), shapes.get(POSITION_EMBEDDING, ())
     for name, shape, dimensions in ((PATCH_EMBEDDING, kernel, 4), (POSITION_EMBEDDING, positions, 3)):
@@ -127,7 +127,7 @@ def _sizes(layout: Layout) -> tuple[int, int, int]:
                 f'model encryption: this model has no tensor "{name}" of {dimensions} dimensions; take one with patch '
                 'and position embedding in the form of timm\'s vision transformers, as model.name = "vit" has'
             )
-    # Models whose class token has no position (timm's no_embed_class) show by a square number of rows.
+    # A square number of rows identifies models whose class token has no position (timm's no_embed_class).
     tokens = sum(shapes[name][1] for name in _PREFIX_TOKENS if name in shapes)
     rows = positions[1]
     prefix = 0 if rows <= tokens or (_is_square(rows) and not _is_square(rows - tokens)) else tokens
@@ -139,9 +139,9 @@ def _is_square(number: int) -> bool:
 
 
 def _condition(matrix: Floats) -> float:
-    """Condition number, from the eigenvalues of the Gram matrix: twice as fast as singular values.
+    """Return the condition number, from the eigenvalues of the Gram matrix: twice as fast as singular values.
 
-    Its relative error grows with its square times 2^-52; what float64 cannot tell is at least 2^26, beyond the limit.
+    Its relative error grows with its square times 2^-52; unresolvable ones are at least 2^26, beyond the limit.
     """
     eigenvalues = np.linalg.eigvalsh(matrix @ matrix.T)
     return math.sqrt(eigenvalues[-1] / max(eigenvalues[0], eigenvalues[-1] * 2.0**-52))

@@ -1,10 +1,9 @@
-"""Mean and standard deviation of pixels from sums of whole numbers, which add up over parties without an error.
+"""Mean and standard deviation of pixels from integer sums, which add up over parties without error.
 
-A pixel is a level from 0 to 255. Of n pixels of a channel, S is their sum and Q that of their squares: the mean is
-S / n, and the variance (n Q - S^2) / n^2, with no difference of rounded numbers in it. S and Q are rounded only of a
-party whose coloured images become grey, where a pixel is a third of the sum of its three levels: each by at most 1/2.
-With s such parties the mean is then off by at most s / 2n levels, and the variance by at most
-s / 2n + 255 s / n + (s / 2n)^2 levels^2.
+A pixel is a level from 0 to 255. For n pixels of a channel with sum S and sum of squares Q, the mean is S / n, and the
+variance (n Q - S^2) / n^2, without a difference of rounded numbers. S and Q are rounded only at a party whose coloured
+images become grey, where a pixel is a third of the sum of its three levels: each by at most 1/2. With s such parties
+the mean is then off by at most s / 2n levels, and the variance by at most s / 2n + 255 s / n + (s / 2n)^2 levels^2.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _BLOCK: Final = 1024
 @dataclass(frozen=True)
 class Moments:
     pixels: int
-    """Of one channel."""
+    """Per channel."""
     sums: tuple[int, ...]
-    """Of their levels, by channel."""
+    """Sum of levels, by channel."""
     squares: tuple[int, ...]
 
     def __add__(self, other: Moments) -> Moments:
@@ -47,7 +46,7 @@ class Moments:
                 raise ValueError(f"{self.pixels} pixels with the sums {total} and {squares} of squares do not exist")
 
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of every channel, as fractions of 255, with the rounding of binary64 alone.
+        """Return mean and standard deviation of every channel, as fractions of 255, with only binary64 rounding.
 
         A constant channel has a deviation of one level: it becomes zero everywhere.
         """
@@ -66,10 +65,10 @@ def moments(
     indices: Indices | None = None,
     proceed: Proceed = to_the_end,
 ) -> Moments:
-    """Those of these images, all by default, in as many channels; coloured ones become grey where there is one.
+    """Return the moments of these images, by default all, in so many channels; coloured ones become grey where there is
+    one.
 
-    image_size: to which those in files are brought. ValueError for other channels, and for a file that cannot be
-    decoded.
+    image_size: target size of images in files. ValueError for other channels, and for a file that cannot be decoded.
     """
     if images.channels not in (channels, 3):
         raise ValueError(f"the images have {images.channels} channels, and the statistics are of {channels}")

@@ -1,9 +1,9 @@
-"""Build the network of an experiment: timm's `VisionTransformer`, any model that timm knows by name, or one of ours.
+"""Build the network of an experiment: timm's `VisionTransformer`, any other timm model by name, or one of ours.
 
-Random weights depend on the seed alone, and PyTorch's global generator is left as it was. "lenet" is that of Zhu et al.
+Random weights depend on the seed alone, and PyTorch's global generator stays unchanged. "lenet" is that of Zhu et al.
 2019, "Deep Leakage from Gradients", whose weights start uniform in [-1/2, 1/2] as in the authors' code: with PyTorch's
-start, ten times smaller, sigmoids pass little on. "convnet" is that of Geiping et al. 2020, "Inverting Gradients", at
-width 32.
+initialisation, ten times smaller, the sigmoids saturate the signal. "convnet" is that of Geiping et al. 2020,
+"Inverting Gradients", at width 32.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tacit.models.training import seeded
 from tacit.models.weights_file import misfit, read_weights, refusal
 
 _TIMM_SIZES: Final = {"width": "embed_dim", "heads": "num_heads"}
-"""What timm calls our sizes, where it calls them otherwise."""
+"""timm's names for our sizes, where they differ."""
 LENET_CHANNELS: Final = 12
 LENET_START: Final = 0.5
 """Bound of the random initial weights."""
@@ -37,7 +37,7 @@ POOL: Final = 3
 
 
 class LeNet(nn.Sequential):
-    """Maps float32 [batch, channels, size, size] to logits [batch, classes]."""
+    """Map float32 [batch, channels, size, size] to logits [batch, classes]."""
 
     def __init__(self, *, channels: int, image_size: int, classes: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class LeNet(nn.Sequential):
 
 
 class ConvNet(nn.Sequential):
-    """Maps float32 [batch, channels, size, size] to logits [batch, classes]. ValueError for images below 9 pixels."""
+    """Map float32 [batch, channels, size, size] to logits [batch, classes]. ValueError for images below 9 pixels."""
 
     def __init__(self, *, channels: int, image_size: int, classes: int) -> None:
         if image_size < POOL * POOL:
@@ -72,14 +72,14 @@ class ConvNet(nn.Sequential):
 def build(
     configuration: Architecture, *, classes: int, channels: int, seed: int, new_head: bool | None = None
 ) -> nn.Module:
-    """A model on the CPU that maps float32 [batch, channels, image_size, image_size] to logits [batch, classes].
+    """Build a model on the CPU that maps float32 [batch, channels, image_size, image_size] to logits [batch, classes].
 
-    Its weights are random, unless the configuration is a ModelConfiguration that says where they begin. A local
-    checkpoint of one of our models must fit exactly. One of timm's is adapted as timm adapts its own weights
-    (position embeddings resampled, input channels merged), and its classifier is replaced by a random one where the
-    classes differ. new_head: whether that is done, for our models and for those of timm.
-    Raises ValueError for a factory or a part to be trained, an unknown name, sizes that are refused, weights
-    that cannot be downloaded and a checkpoint that does not fit; FileNotFoundError for a missing checkpoint.
+    Its weights are random, unless a ModelConfiguration names their source. A local checkpoint of one of our models must
+    fit exactly. A timm checkpoint is adapted as timm adapts its own weights (position embeddings resampled, input
+    channels merged), and its classifier is replaced by a random one where the classes differ. new_head: whether to
+    replace it, for our models and for timm's. Raises ValueError for a factory or a part to be trained, an unknown name,
+    invalid sizes, weights that cannot be downloaded and a checkpoint that does not fit; FileNotFoundError for a missing
+    checkpoint.
     """
     if configuration.factory:
         raise ValueError("model.factory: only a federation makes a model of one's own; leave it out")
@@ -105,8 +105,8 @@ def build(
 
 
 def arguments(configuration: Architecture, *, classes: int, channels: int) -> dict[str, Any]:
-    """What timm.create_model takes beside the name, so that it makes this network: of a "vit" beside the name of timm's
-    own of that kind (description.py). Nothing for other models."""
+    """Return the arguments of timm.create_model beside the name; those of "vit" go with timm's own name for it
+    (description.py). Empty for other models."""
     if configuration.factory or configuration.name in ("lenet", "convnet"):
         return {}
     if configuration.name == "vit":
@@ -116,7 +116,7 @@ def arguments(configuration: Architecture, *, classes: int, channels: int) -> di
 
 
 def classifiers(model: nn.Module, name: str) -> list[str]:
-    """The classifiers of a model of this name, as its modules are called; a distilled one has two."""
+    """Return the module names of the classifiers of a model of this name; a distilled one has two."""
     if name in OWN_MODELS:
         return ["head" if name == "vit" else "fc"]
     found = cast(dict[str, Any], model.pretrained_cfg)["classifier"]
@@ -151,8 +151,8 @@ def _options(configuration: Architecture, classes: int, channels: int) -> dict[s
 
 
 def _created(name: str, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-    """The model of timm's, and the options that it takes: a convolutional network takes images of any size. ValueError
-    for another size of the configuration that it does not take."""
+    """Create a timm model; return it with the options that it takes: a convolutional network takes images of any size.
+    Raises ValueError for another configured size that the model does not take."""
     try:
         return timm.create_model(name, **options), options
     except (TypeError, AssertionError, AttributeError) as error:
@@ -166,8 +166,8 @@ def _created(name: str, options: dict[str, Any]) -> tuple[nn.Module, dict[str, A
 
 
 def check_known(name: str, *, key: str, own: Sequence[str] = ()) -> None:
-    """Raise ValueError unless timm has an architecture of this name, with the tag that it may have. key: what gave the
-    name; own: names that are known too."""
+    """Raise ValueError unless timm has an architecture of this name, with its tag if any. key: the setting that named
+    it; own: further known names."""
     if not timm.is_model(name):
         close = difflib.get_close_matches(name, [*own, *timm.list_models()])
         hint = (
@@ -217,7 +217,7 @@ def _from_file(path: Path, name: str, model: nn.Module, options: dict[str, Any],
     try:
         loaded = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
         if any("random init" in message for message in said):
-            # timm goes on with a first layer that knows nothing.
+            # timm would continue with a random first layer.
             raise ValueError("its first layer is for other channels or sizes")
     except (RuntimeError, KeyError, ValueError, IndexError, AssertionError) as error:
         reason = misfit(state, expected) or " ".join(str(error).split())[:100]
@@ -229,8 +229,8 @@ def _from_file(path: Path, name: str, model: nn.Module, options: dict[str, Any],
 
 
 def _fit_head(path: Path, state: dict[str, torch.Tensor], model: nn.Module, name: str, new_head: bool) -> None:
-    """Let a classifier for other classes keep its random weights; everything else has to come from the file. ValueError
-    for such a classifier where there shall be no new one."""
+    """Keep the random weights of a classifier for other classes; all else must come from the file. Raises ValueError
+    for such a classifier if no new one is allowed."""
     for classifier in classifiers(model, name):
         for key, tensor in model.get_submodule(classifier).state_dict(prefix=f"{classifier}.").items():
             found = list(state[key].shape) if key in state else "missing"
@@ -242,7 +242,7 @@ def _fit_head(path: Path, state: dict[str, torch.Tensor], model: nn.Module, name
 
 
 def _keep_integers(state: dict[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
-    """Our checkpoints have floating-point tensors alone: counters and indices stay what the architecture makes them."""
+    """Keep counters and indices as the architecture sets them: our checkpoints have floating-point tensors alone."""
     for name, tensor in expected.items():
         if not tensor.is_floating_point():
             state.setdefault(name, tensor)

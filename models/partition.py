@@ -1,10 +1,10 @@
-"""How a simulation divides labelled images among its clients.
+"""Partition of labelled images among the clients of a simulation.
 
-Every division gives each index to exactly one client and depends only on its arguments. `by_centre` keeps together what
-was taken at the same place, as between hospitals. `dirichlet` makes clients that
-differ in size and in their mixture of classes: for every class, the shares of the clients are one draw from a symmetric
-Dirichlet distribution (Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks"; Hsu, Qi
-and Brown 2019, "Measuring the Effects of Non-Identical Data Distribution").
+Every partition gives each index to exactly one client and depends only on its arguments. `by_centre` keeps images from
+the same place together, as between hospitals. `dirichlet` makes clients that differ in size and in their mixture of
+classes: for every class, the shares of the clients are one draw from a symmetric Dirichlet distribution (Yurochkin et
+al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks"; Hsu, Qi and Brown 2019, "Measuring the Effects
+of Non-Identical Data Distribution").
 """
 
 import numpy as np
@@ -34,15 +34,15 @@ def divide(
 
 
 def minimum(samples: int, *, clients: int) -> int:
-    """Fewest images that `dirichlet` leaves to a client: 32, two batches of the default size, or a quarter of an
-    equal share where that is less; never below 1."""
+    """Return the fewest images that `dirichlet` leaves to a client: 32, two batches of the default size, or a quarter
+    of an equal share if that is less; never below 1."""
     return max(1, min(32, samples // (4 * clients)))
 
 
 def dirichlet(labels: Indices, *, clients: int, alpha: float, seed: int) -> list[Indices]:
-    """Divide int64 labels [N] unevenly; the sorted indices of every client, int64.
+    """Divide int64 labels [N] unevenly; return the sorted indices of every client, int64.
 
-    Shares are drawn anew, from the same generator, until every client has at least `minimum(N, clients=clients)`
+    Shares are drawn again, from the same generator, until every client has at least `minimum(N, clients=clients)`
     images. Raises ValueError for fewer labels than clients, an alpha that is not positive, or if no such draw is found.
     """
     _check(labels, clients)
@@ -66,7 +66,7 @@ def dirichlet(labels: Indices, *, clients: int, alpha: float, seed: int) -> list
 
 
 def iid(labels: Indices, *, clients: int, seed: int) -> list[Indices]:
-    """Divide int64 labels [N] at random into parts whose sizes differ by at most 1; sorted indices, int64.
+    """Divide int64 labels [N] at random into parts whose sizes differ by at most 1; return sorted indices, int64.
 
     Raises ValueError for fewer labels than clients.
     """
@@ -76,7 +76,7 @@ def iid(labels: Indices, *, clients: int, seed: int) -> list[Indices]:
 
 
 def by_centre(centres: Indices, *, clients: int, order: tuple[int, ...] = ()) -> list[Indices]:
-    """Divide int64 centres [N] so that each stays whole; the sorted indices of every client, int64.
+    """Divide int64 centres [N] so that each stays whole; return the sorted indices of every client, int64.
 
     order: of all centres, ascending by default; number i in it goes to client i mod `clients`. Raises ValueError for
     more clients than centres.

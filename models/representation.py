@@ -1,8 +1,8 @@
-"""How much training has changed what a layer tells apart (Chen et al. 2023, "FedRSM", Formulas 2 to 4).
+"""Change of a layer's representation by training (Chen et al. 2023, "FedRSM", Formulas 2 to 4).
 
-The paper leaves out, and we take: E = 50 pairs of different images, drawn once and for all, the same for all layers,
-models, clients and rounds; before the first round RC is 1, that of a model with itself; a representation without
-variance is consistent with another one like it (RC = 1) and with nothing else (0).
+Choices that the paper leaves open: E = 50 pairs of different images, drawn once and the same for all layers, models,
+clients and rounds; before the first round RC is 1, that of a model with itself; a representation without variance is
+consistent with another one like it (RC = 1) and with nothing else (0).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Floats = npt.NDArray[np.float64]
 
 
 def pairs(images: int, count: int = PAIRS) -> npt.NDArray[np.int64]:
-    """The pairs i < j [E, 2] of so many images whose distances are taken: `count` of them, or all if there are fewer.
+    """Draw `count` pairs i < j [E, 2] of the images for distances, or all if there are fewer.
 
-    Fewer are the first of more.
+    A smaller count gives the first pairs of a larger one.
     """
     every = np.stack(np.triu_indices(images, k=1), axis=1)
     drawn = np.random.default_rng(_SEED).permutation(len(every))[:count]
@@ -36,10 +36,10 @@ def pairs(images: int, count: int = PAIRS) -> npt.NDArray[np.int64]:
 
 
 class Representation:
-    """What the layers of models of one architecture make of the stimuli.
+    """Layer representations of the stimuli, for models of one architecture.
 
-    count: pairs of stimuli, as `pairs` takes it. Raises ValueError for stimuli of another shape than [n, C, S, S] of
-    the model, and as `layers` does.
+    count: pairs of stimuli, as for `pairs`. Raises ValueError for stimuli of another shape than [n, C, S, S] of the
+    model, and as `layers` does.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Representation:
             )
         self.layers = layers(model, granularity)
         images = stimuli.tensor()
-        # An image in no pair need not go through the model.
+        # Skip images in no pair.
         used, places = np.unique(pairs(len(images), count), return_inverse=True)
         self._x = images[used].to(device)
         self._first, self._second = torch.from_numpy(places.reshape(-1, 2).T).to(device)
         self._calls = outputs(model.to(device), self.layers, self._x[:1])
 
     def distances(self, model: nn.Module) -> Floats:
-        """The RDV of every layer: float64 [layers, E]."""
+        """Return the RDV of every layer: float64 [layers, E]."""
         found: dict[Call, Floats] = {}
 
         def measure(call: Call, given: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -81,7 +81,7 @@ class Representation:
 
 
 def consistency(one: Floats, other: Floats) -> Floats:
-    """RC of every layer [layers], from two representations [layers, E]."""
+    """Return RC of every layer [layers], from two representations [layers, E]."""
     result = np.empty(len(one))
     for layer, (a, b) in enumerate(zip(one, other, strict=True)):
         constant = [np.ptp(distances) <= 1e-12 * np.abs(distances).max() for distances in (a, b)]
@@ -90,5 +90,5 @@ def consistency(one: Floats, other: Floats) -> Floats:
 
 
 def alteration(now: Floats, before: Floats) -> Floats:
-    """RCA of every layer [layers], from its consistency in this round and in the one before."""
+    """Return RCA of every layer [layers], from its consistency in this round and in the previous one."""
     return np.abs(now - before) / np.maximum(before, _LEAST_CONSISTENCY)

@@ -1,6 +1,6 @@
-"""A model cut in two: an extractor that a client keeps to itself, and the rest, which is shared (Gu et al. 2021,
-"Federated Deep Learning with Bayesian Privacy", FedSplit; fedcg.py). The cut is named by the first module that is
-shared; what stands before its first tensor in the layout is the extractor.
+"""A model cut in two: an extractor that a client keeps to itself, and the shared rest (Gu et al. 2021, "Federated Deep
+Learning with Bayesian Privacy", FedSplit; fedcg.py). The first shared module names the cut; the extractor is everything
+before its first tensor in the layout.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from tacit.models.configuration import Architecture
 from tacit.models.layout import Layout
 
 MIDDLES: Final = {"lenet": "conv3", "convnet": "conv4", "resnet18": "layer3"}
-"""Where Chen et al. 2023 cut LeNet and ResNet18, which follows from the sizes that they report; ConvNet's is ours."""
+"""Cuts of Chen et al. 2023 for LeNet and ResNet18, derived from the sizes that they report; ConvNet's is ours."""
 
 
 def first_shared(model: Architecture, split: str) -> str:
-    """The name of the first shared module; split: as configured. "" where it does not say, and no middle is known."""
+    """Return the name of the first shared module; split: as configured. "" if unset and no middle is known."""
     return split or (f"blocks.{model.depth // 2}" if model.name == "vit" else MIDDLES.get(model.name, ""))
 
 
 def extractor(layout: Layout, model: Architecture, split: str) -> frozenset[str]:
-    """The tensors that stay with a client. split: the first shared module; "" takes the middle that is known.
+    """Return the tensors that stay with a client. split: the first shared module; "" takes the known middle.
 
-    ValueError if there is no such module, no known middle, or nothing before it.
+    Raises ValueError if there is no such module, no known middle, or nothing before it.
     """
     cut = first_shared(model, split)
     modules = [*dict.fromkeys(entry.name.rpartition(".")[0] for entry in layout.entries if "." in entry.name)]

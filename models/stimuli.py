@@ -1,6 +1,6 @@
-"""Images that a server shows to every client, so that all compare their models on the same ones (representation.py).
+"""Images that a server sends to every client, so that all compare their models on the same ones (representation.py).
 
-They travel inside the configuration, one byte for a value. Torch is imported where tensors are made.
+They travel inside the configuration, one byte per value. Only functions that make tensors import torch.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ STIMULI_PER_CLASS: Final = 2
 FEWEST_STIMULI: Final = 3
 """Three pairs: a correlation of two is always 1."""
 MOST_STIMULUS_BYTES: Final = 4 << 20
-"""They travel inside the configuration, in one message."""
+"""Limit of what the configuration's single message carries."""
 _SEED: Final = 0
 
 Finite = Annotated[float, Meta(ge=-1e9, le=1e9)]
 
 
 class Stimuli(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Images of a server, as every client gets them: one byte per value, from `low` (0) to `high` (255).
+    """A server's images in the form sent to every client: one byte per value, from `low` (0) to `high` (255).
 
-    Raises ValueError for pixels that are not those of so many images, and for fewer than FEWEST_STIMULI.
+    Raises ValueError for pixels that do not match the shape, and for fewer than FEWEST_STIMULI.
     """
 
     shape: tuple[Annotated[int, Meta(ge=1, le=65536)], ...]
@@ -46,7 +46,7 @@ class Stimuli(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @classmethod
     def of(cls, x: torch.Tensor) -> Self:
-        """Images float32 [n, C, S, S] as stimuli, rounded. ValueError for more than MOST_STIMULUS_BYTES."""
+        """Encode images float32 [n, C, S, S] as stimuli, rounded. ValueError for more than MOST_STIMULUS_BYTES."""
         if x.numel() > MOST_STIMULUS_BYTES:
             raise ValueError(
                 f"{len(x)} stimuli of {' x '.join(map(str, x.shape[1:]))} values are more than "
@@ -67,7 +67,7 @@ class Stimuli(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def stimulus_indices(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:
-    """Which images [N] serve as stimuli: of every class the first STIMULI_PER_CLASS of a fixed random order, sorted."""
+    """Select stimuli among images [N]: the first STIMULI_PER_CLASS of every class in a fixed random order, sorted."""
     order = np.random.default_rng(_SEED).permutation(len(labels))
     chosen = [order[labels[order] == label][:STIMULI_PER_CLASS] for label in range(classes)]
     return np.sort(np.concatenate(chosen))

@@ -24,7 +24,7 @@ CPU: Final = torch.device("cpu")
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device called "cpu" or "cuda". Raises ValueError for another name, or where there is no CUDA device."""
+    """Return the device called "cpu" or "cuda". Raises ValueError for another name, or without a CUDA device."""
     if name not in ("cpu", "cuda"):
         raise ValueError(f'unknown device {name!r}; use "cpu" or "cuda"')
     if name == "cuda" and not torch.cuda.is_available():
@@ -34,7 +34,7 @@ def resolve_device(name: str) -> torch.device:
 
 @contextmanager
 def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """Within the block, torch draws from this seed, there and on the CPU; afterwards its generators are as before."""
+    """Seed torch's generators, on the device and the CPU, within the block; restore their state afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
@@ -56,7 +56,7 @@ class LocalStatistics:
     """Cross-entropy in nats, summed over the images."""
     correct: int
     own: tuple[float, ...] = ()
-    """Metrics of a training step of one's own, which are no sums."""
+    """Metrics of a custom training step, which are no sums."""
 
     def __add__(self, other: "LocalStatistics") -> "LocalStatistics":
         return LocalStatistics(
@@ -68,18 +68,18 @@ class LocalStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How well a model does on held-out images."""
+    """Metrics of a model on the test set."""
 
     accuracy: float
-    """Share of the images that are classified correctly, 0 to 1."""
+    """Fraction of correctly classified images, 0 to 1."""
     loss: float
     confusion: torch.Tensor = field(repr=False, compare=False)
-    """int64 [C, C]: how many images of class i the model takes for class j."""
+    """Confusion matrix int64 [C, C]: images of class i predicted as class j."""
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean of the recalls of the classes that have images, 0 to 1: what accuracy would be if all had as many
-        (Brodersen et al. 2010, "The Balanced Accuracy and Its Posterior Distribution")."""
+        """Return the mean recall over the classes that have images, 0 to 1: the accuracy if all classes were of equal
+        size (Brodersen et al. 2010, "The Balanced Accuracy and Its Posterior Distribution")."""
         images = self.confusion.sum(dim=1)
         recalls = self.confusion.diagonal()[images > 0].double() / images[images > 0]
         return recalls.mean().item()
@@ -98,12 +98,11 @@ def train(
 ) -> LocalStatistics:
     """Train `model` in place on x, float32 [N, C, S, S], and y, int64 [N]; it is left on `device`.
 
-    The optimizer starts without memory of earlier rounds. `seed` decides the order of the batches and whatever the
-    model draws itself (dropout); PyTorch's global generators are left as they were. penalty: what is added to the loss
-    of a batch, called with its labels when the model has computed its logits. The statistics are those of the last
-    epoch without it, each batch measured just before its step. A last batch of one image is left out where the model
-    cannot train on it, as batch normalisation cannot. Raises ValueError for no images; FloatingPointError as soon as a
-    loss is not finite.
+    The optimizer starts without state from earlier rounds. `seed` decides the order of the batches and the model's own
+    random draws (dropout); PyTorch's global generators stay unchanged. penalty: extra loss term of a batch, called with
+    its labels after the model has computed its logits. The statistics are those of the last epoch without it, each
+    batch measured just before its step. A last batch of one image is skipped where the model cannot train on it, as
+    batch normalisation cannot. Raises ValueError for no images; FloatingPointError as soon as a loss is not finite.
     """
     _check(x, y)
     model.to(device).train()
@@ -152,8 +151,8 @@ def gradient(
     device: torch.device,
     proceed: Proceed = to_the_end,
 ) -> tuple[Flat, LocalStatistics]:
-    """The gradient of the mean loss over x, float32 [N, C, S, S], and y, int64 [N]: float32 [size], for the layout
-    of the trained parameters.
+    """Return the gradient of the mean loss over x, float32 [N, C, S, S], and y, int64 [N]: float32 [size], for the
+    layout of the trained parameters.
 
     Computed in evaluation mode, so that it is the gradient of one function and, but for rounding, independent of
     `batch_size`. Raises as `train` does.
@@ -178,7 +177,7 @@ def gradient(
 
 
 def drawn(x: torch.Tensor, y: torch.Tensor, images: int, seed: int) -> _Batch:
-    """So many different ones of x [N, ...] with their labels y [N], as the seed says; all as they are for 0, or where
+    """Draw `images` different ones of x [N, ...] with their labels y [N] by the seed; return all unchanged for 0, or if
     there are no more."""
     if not 0 < images < len(x):
         return x, y
@@ -197,8 +196,8 @@ def judge(
     proceed: Proceed = to_the_end,
     see: Callable[[torch.Tensor], None] = lambda logits: None,
 ) -> LocalStatistics:
-    """What the model makes of x, float32 [N, C, S, S], and y, int64 [N], as sums; N may be 0. see: gets the logits of
-    every batch. FloatingPointError as of `train`."""
+    """Return the statistics of the model on x, float32 [N, C, S, S], and y, int64 [N], as sums; N may be 0. see:
+    receives the logits of every batch. Raises FloatingPointError as `train` does."""
     model.to(device).eval()
     statistics = NOTHING
     for inputs, labels in _batches(x, y, batch_size, device):
@@ -212,7 +211,7 @@ def judge(
 def evaluate(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, device: torch.device
 ) -> Evaluation:
-    """Accuracy, mean loss and confusion on x, float32 [N, C, S, S], and y, int64 [N]. Raises as `train` does."""
+    """Return accuracy, mean loss and confusion on x, float32 [N, C, S, S], and y, int64 [N]. Raises as `train` does."""
     _check(x, y)
     seen: list[torch.Tensor] = []
     sums = judge(model, x, y, batch_size=batch_size, device=device, see=seen.append)
@@ -234,14 +233,14 @@ def shuffled(
     device: torch.device,
     augmented: Callable[[torch.Tensor], torch.Tensor] = lambda images: images,
 ) -> Iterator[_Batch]:
-    """All images and labels once, in batches on the device. augmented: makes others of the images of a batch."""
+    """Yield all images and labels once, in batches on the device. augmented: transform of a batch's images."""
     for indices in torch.split(torch.randperm(len(x), generator=order), batch_size):
         yield augmented(x[indices]).to(device), y[indices].to(device)
 
 
 def pass_bytes(model: nn.Module, images: torch.Tensor) -> tuple[int, int]:
-    """Bytes that a pass of these images keeps for its gradients, and what its widest module reads and writes. With both
-    on the device "meta" nothing is computed; (0, 0) where a model cannot be passed like that."""
+    """Return the bytes that a pass of these images keeps for its gradients, and those that its widest module reads and
+    writes. With both on the device "meta" nothing is computed; (0, 0) if such a pass fails."""
     own = {tensor.untyped_storage()._cdata for tensor in chain(model.parameters(), model.buffers())}
     kept, widest = dict[int, int](), [0]
 
@@ -256,7 +255,7 @@ def pass_bytes(model: nn.Module, images: torch.Tensor) -> tuple[int, int]:
     hooks = [module.register_forward_hook(look) for module in model.modules()]
     try:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            # While it is there nothing that is kept goes, and storages have numbers of their own.
+            # Keep it alive, so that storages retain distinct ids.
             _passed = model(images)
     except RuntimeError:
         return 0, 0
@@ -267,7 +266,7 @@ def pass_bytes(model: nn.Module, images: torch.Tensor) -> tuple[int, int]:
 
 
 def _augmentation(names: Sequence[str], size: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Transforms of torchvision, which draw for each image of a batch anew."""
+    """Return torchvision transforms that draw anew for each image of a batch."""
     if not names:
         return lambda images: images
     # Imported here because torchvision takes a second to import.

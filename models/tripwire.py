@@ -1,8 +1,8 @@
-"""A tripwire: what a client can notice of a model that was crafted to read its images out of a sum.
+"""A tripwire: signs, visible to a client, that a model was crafted to read its images out of a sum.
 
 Known attacks leave patterns in the weights that random ones do not have and trained ones seldom (docs/audits.md). This
-is no protection: a server that knows these patterns avoids them. What is found tells that somebody tried a known
-attack; nothing found tells nothing.
+is no protection: a server that knows these patterns avoids them. A finding shows that a known attack was tried; no
+finding shows nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import nn
 Pattern = Literal["scaled copies", "bins", "identity", "silent rows"]
 
 COPIES: Final = 5
-"""As many rows along one line are a pattern. Four of DINOv2 ViT-S/14's first `qkv` are: cosines of 0.9999."""
+"""Number of rows along one line that form a pattern. DINOv2 ViT-S/14's first `qkv` has four: cosines of 0.9999."""
 ALIKE: Final = 0.999
-"""Cosine from which on two rows are copies. Random rows of 16 values and more are not."""
+"""Cosine from which on two rows are copies. Random rows of 16 or more values stay below it."""
 IDENTITY: Final = 0.05
-"""Distance from a multiple of the identity, by the map's own norm, below which a map counts as one."""
+"""Distance from a multiple of the identity, relative to the map's norm, below which a map counts as one."""
 INPUTS: Final = 16
-"""Maps with fewer inputs are searched for silent rows only: with few, honest rows point the same way."""
+"""Maps with fewer inputs are searched for silent rows only: there, honest rows point the same way too."""
 SILENT: Final = 0.5
-"""Part of the rows that are zero, from which on they are a pattern."""
+"""Fraction of zero rows from which on they are a pattern."""
 _ROWS: Final = 1024
 
 
@@ -34,17 +34,17 @@ class SuspiciousTensor:
     """A pattern in one tensor of a model."""
 
     name: str
-    """The tensor, as in the model's state."""
+    """Name in the model's state."""
     pattern: Pattern
     figure: float
-    """For copies, bins and silent rows, the part of the rows; for an identity, the distance from one by its norm."""
+    """Copies, bins and silent rows: fraction of the rows; identity: relative distance from it."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.pattern} ({self.figure:.2g})"
 
 
 def suspicious(model: nn.Module) -> list[SuspiciousTensor]:
-    """What looks crafted in the linear maps and convolutions of a model, in the order of its modules."""
+    """Return suspicious linear maps and convolutions of a model, in the order of its modules."""
     return [found for name, module in model.named_modules() for found in _of_module(name, module)]
 
 
@@ -56,7 +56,7 @@ def _of_module(name: str, module: nn.Module) -> Iterator[SuspiciousTensor]:
     rows = weight.flatten(1)
     tensor = f"{name}.weight"
     silent = ~rows.any(dim=1)
-    # A map that is zero as a whole is how heads and adapters begin, and some dead rows are how training ends.
+    # Heads and adapters start as all-zero maps, and training leaves some dead rows.
     if SILENT <= silent.double().mean() < 1:
         yield SuspiciousTensor(name=tensor, pattern="silent rows", figure=float(silent.double().mean()))
     # Rows that see different channels are no bins, and trained filters of single channels are alike.
@@ -76,7 +76,7 @@ def _of_module(name: str, module: nn.Module) -> Iterator[SuspiciousTensor]:
 
 
 def _longest_line(rows: torch.Tensor) -> torch.Tensor:
-    """Indices, ascending, of the rows that are a multiple of one of them: of the one that has most. Zeros are none."""
+    """Return the ascending indices of the largest set of rows that are multiples of one row. Zero rows do not count."""
     norms = rows.norm(dim=1, keepdim=True)
     units = rows / norms.clamp_min(torch.finfo(torch.float32).tiny)
     counts = torch.cat([((part @ units.T).abs() > ALIKE).sum(dim=1) for part in torch.split(units, _ROWS)])
@@ -85,15 +85,15 @@ def _longest_line(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _monotone(rows: torch.Tensor, biases: torch.Tensor) -> bool:
-    """Whether the values at which the rows begin to let pass only ascend, or only descend."""
+    """Whether the rows' activation thresholds are monotone."""
     lengths = rows @ (rows[0] / rows[0].norm())
     steps = (biases / lengths).diff()
     return bool((steps > 0).all() or (steps < 0).all())
 
 
 def _squares(weight: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The square maps in a weight: itself, parts such as queries, keys and values, or the middle of a kernel if the
-    rest of it is zero."""
+    """Yield the square maps in a weight: itself, parts such as queries, keys and values, or the middle of a kernel if
+    the rest of it is zero."""
     if weight.ndim == 4:
         middle = weight[:, :, weight.shape[2] // 2, weight.shape[3] // 2]
         if middle.norm() < (1 - IDENTITY) * weight.norm():
@@ -105,7 +105,7 @@ def _squares(weight: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _from_identity(square: torch.Tensor) -> float:
-    """Norm of what is left of a map without its part along the identity, by its own; 1 for none."""
+    """Return the norm of a map without its part along the identity, relative to its own; 1 for none."""
     if not square.any():
         return 1.0
     left = square.clone()

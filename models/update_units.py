@@ -3,9 +3,9 @@
 A parameter moves by its difference. The running statistics of batch normalisation move by far more in a round, so they
 have a scale, and thereby a bound, of their own,
 
-    (m' - m) / sqrt(v + EPSILON)    and    log((v' + EPSILON) / (v + EPSILON)),
+(m' - m) / sqrt(v + EPSILON)    and    log((v' + EPSILON) / (v + EPSILON)),
 
-both scaled so that the clip stands for their span. A sum of such steps leads to no variance below zero.
+both scaled so that the clip equals their span. A sum of such steps leads to no variance below zero.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ import numpy.typing as npt
 from tacit.models.layout import Flat, Layout
 
 MEAN_SPAN: Final = 64.0
-"""By how many standard deviations a mean may move in a round: in the first one, which begins with those of no data, by
-as many as the variance may grow to."""
+"""Largest move of a mean per round, in standard deviations: the first round starts from the statistics of no data, so
+it equals the largest growth of the variance."""
 VARIANCE_SPAN: Final = 8.0
-"""How far the logarithm of a variance may move: a factor of 2,981."""
+"""Largest move of a variance's logarithm: a factor of 2,981."""
 EPSILON: Final = np.float32(1e-5)
 """Added to a variance by batch normalisation, in torch's default."""
 
 
 @dataclass(frozen=True)
 class UpdateUnits:
-    """The units of updates of models of this layout.
+    """Units of updates of models of this layout.
 
-    clip: the largest coordinate of an update; None where none is cut, and every coordinate moves by its difference.
+    clip: the largest coordinate of an update; None: no clipping, and every coordinate moves by its difference.
     """
 
     layout: Layout
     clip: float | None
 
     def step(self, before: Flat, after: Flat) -> Flat:
-        """The step from one model to another, float32 [size]."""
+        """Return the step from one model to another, float32 [size]."""
         step: Flat = after - before
         old, new, moves = self.layout.split(before), self.layout.split(after), self.layout.split(step)
         for clip, mean, variance in self._statistics():
@@ -48,7 +48,7 @@ class UpdateUnits:
         return step
 
     def moved(self, before: Flat, step: npt.NDArray[np.floating[Any]]) -> Flat:
-        """The model that a step leads to, float32 [size]: no variance is negative, and what float32 cannot hold is
+        """Return the model that a step leads to, float32 [size]: no variance is negative, and values beyond float32 are
         infinite."""
         after: Flat = (before + step).astype(np.float32)
         old, new = self.layout.split(before), self.layout.split(after)
@@ -64,7 +64,7 @@ class UpdateUnits:
         return after
 
     def _statistics(self) -> Iterator[tuple[float, str, str]]:
-        """The clip, and mean and variance of every batch normalisation whose statistics are averaged."""
+        """Yield the clip, and mean and variance of every batch normalisation whose statistics are averaged."""
         if self.clip is None:
             return
         names = {entry.name for entry in self.layout.entries if entry.part == "averaged"}

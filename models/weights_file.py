@@ -1,7 +1,7 @@
-"""Files of weights that others have written: what is wrong with one is said in a line, and usual prefixes are removed.
+"""Files of third-party weights: one-line errors for invalid files, and removal of usual prefixes.
 
-PyTorch's DataParallel writes every name behind "module.", Lightning behind the name of the attribute that holds the
-model. Nothing in a file is ever unpickled.
+PyTorch's DataParallel prefixes every name with "module.", Lightning with the attribute that holds the model. Nothing in
+a file is ever unpickled.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 PREFIXES: Final = ("module.", "model.", "backbone.")
 _PICKLES: Final = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
 _LONGEST: Final = 300
-"""Characters of a refusal."""
+"""Characters of an error."""
 _SHOWN: Final = 60
 
 
 class WeightsWarning(UserWarning):
-    """A file of weights is read otherwise than it stands there."""
+    """A file of weights is read differently from its literal content."""
 
 
 def read_weights(path: Path, expected: Collection[str]) -> dict[str, torch.Tensor]:
-    """The tensors in a file of safetensors, without the prefixes that keep their names from being those expected, of
-    which a WeightsWarning tells. FileNotFoundError for a missing file, ValueError for what is none, with the remedy."""
+    """Read the tensors in a safetensors file, without prefixes that keep their names from those expected; a
+    WeightsWarning reports them. FileNotFoundError for a missing file, ValueError with the remedy for an invalid one."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -63,7 +63,7 @@ def read_weights(path: Path, expected: Collection[str]) -> dict[str, torch.Tenso
 
 
 def misfit(state: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> str:
-    """The first missing, the first surplus and the first tensor of another shape, in words; "" if there is none."""
+    """Describe the first missing, surplus and differently shaped tensor in words; "" if there is none."""
     missing = [name for name in expected if name not in state]
     surplus = [name for name in state if name not in expected]
     said = [
@@ -80,7 +80,7 @@ def misfit(state: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tenso
 
 
 def refusal(path: Path, reason: str) -> str:
-    """One line about a file, of no more than _LONGEST characters."""
+    """Format an error about a file in one line of at most _LONGEST characters."""
     room = _LONGEST - len(reason) - len("checkpoint '' ")
     name = str(path)
     if len(name) > room:

@@ -1,8 +1,8 @@
-"""A model, data and a training step of one's own, in the place of those that an experiment describes.
+"""A custom model, data and training step, in place of those that an experiment describes.
 
-An experiment names functions that every party has installed; only the name is ever sent. `load` imports what a client's
-policy has accepted, and takes nothing that the module itself has only imported. What the functions raise is told in one
-line with the place in their own code; the traceback goes to standard error, which is a party's log.
+An experiment names functions that every party has installed; only the name is ever sent. `load` imports only names that
+a client's policy has accepted, and accepts no object that the module itself merely imported. Errors are reported in one
+line with their location in the user's code; the traceback goes to standard error, a party's log.
 """
 
 from __future__ import annotations
@@ -39,18 +39,17 @@ Labelled = tuple["torch.Tensor", "torch.Tensor"]
 
 
 class FactoryError(ValueError):
-    """A function of one's own cannot be found, or it failed; the message names it and says where."""
+    """A custom function was not found, or failed; the message names it and the location."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Functions of one's own; None: what the experiment describes.
+    """Custom functions; None: as the experiment describes.
 
-    model: () -> nn.Module, of float32 tensors. data: (client, clients) -> what that client has, the first being 0:
+    model: () -> nn.Module, of float32 tensors. data: (client, clients) -> the client's data, the first client being 0:
     images and labels (x, y), or anything that `train` takes. train: (model, data) -> None if it trained the model in
-    place, another trained model or its state dictionary, or an update: a flat vector or a mapping of names to tensors,
-    to be added; and a mapping of metrics, alone or beside one of these. With a third parameter `context` it is given a
-    Context.
+    place, another trained model or its state dictionary, or an update to be added: a flat vector or a mapping of names
+    to tensors; and a mapping of metrics, alone or beside one of these. A third parameter `context` receives a Context.
     """
 
     model: Callable[[], Any] | None = None
@@ -59,7 +58,7 @@ class Workload:
 
     @classmethod
     def named(cls, model: Architecture, training: TrainingConfiguration, data: str = "") -> Workload:
-        """What these sections name, and these data. FactoryError if it cannot be imported."""
+        """Load the functions that these sections name, with these data. Raises FactoryError if an import fails."""
         return cls(
             model=load("model.factory", model.factory),
             data=load("data.factory", data),
@@ -67,7 +66,7 @@ class Workload:
         )
 
     def check(self, model: Architecture, training: TrainingConfiguration) -> None:
-        """Raise FactoryError unless these sections leave to the parties what the functions are for."""
+        """Raise FactoryError unless these sections leave the functions' purpose to the parties."""
         for key, named, own in (
             ("model.factory", model.factory, self.model),
             ("training.factory", training.factory, self.train),
@@ -78,7 +77,7 @@ class Workload:
                 raise FactoryError(f"this client has {title(own)} for {key}, which the server's task does not have")
 
     def network(self, configuration: Architecture, *, classes: int, channels: int, seed: int) -> nn.Module:
-        """The whole model, with weights from the seed. FactoryError; ValueError as of `networks.build`."""
+        """Build the whole model, with weights from the seed. FactoryError; ValueError as `networks.build` does."""
         from torch import nn
 
         from tacit.models.layout import Layout
@@ -96,7 +95,7 @@ class Workload:
         return made
 
     def share(self, client: int, clients: int) -> tuple[Any, torch.Tensor | None]:
-        """What a client has: images and labels; or whatever `train` takes, and None. FactoryError."""
+        """Return a client's data: images and labels; or anything that `train` takes, and None. Raises FactoryError."""
         import torch
 
         assert self.data is not None
@@ -116,7 +115,7 @@ class Workload:
         return found, None
 
     def _check_labelled(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Raise FactoryError for images and labels on which our own training fails in torch's words."""
+        """Raise FactoryError for images and labels on which our own training would fail with torch's message."""
         for name, tensor, kind, remedy in (("x", x, "float32", "x.float()"), ("y", y, "int64", "y.long()")):
             found = str(tensor.dtype).removeprefix("torch.")
             if found != kind:
@@ -142,10 +141,10 @@ class Workload:
         context: Context | None = None,
         metrics: Sequence[str] = (),
     ) -> tuple[float, ...]:
-        """Train the model in place by the function of one's own, and return the metrics of these names. FactoryError;
-        ValueError for another model.
+        """Train the model in place by the custom function; return the metrics of these names. FactoryError; ValueError
+        for another model.
 
-        context: given to a function that has a parameter of this name."""
+        context: passed to a function that has a parameter of this name."""
         import torch
         from torch import nn
 
@@ -174,8 +173,8 @@ class Workload:
         return own
 
     def _apart(self, found: Any, layout: Layout, names: Sequence[str]) -> tuple[Any, tuple[float, ...]]:
-        """What a step returned, without its metrics, and those. A mapping of numbers is metrics where the model has no
-        tensors of these names; beside something else they are the second of two."""
+        """Separate a step's result from its metrics. A mapping of numbers is metrics if the model has no tensors of
+        these names; beside another result they are the second of two."""
         given: Mapping[str, Any] = {}
         if isinstance(found, tuple) and len(found) == 2 and _is_metrics(found[1]):
             found, given = found
@@ -197,11 +196,10 @@ class Workload:
         return found, tuple(own.values())
 
     def _after(self, found: Any, layout: Layout, before: Flat, trained: Flat) -> Flat:
-        """The weights that a vector or mapping leads to: it is an update to be added, or, as that of
-        `model.state_dict()`, weights.
+        """Return the weights from a vector or mapping, which is an update or, like `model.state_dict()`, weights.
 
-        Weights are those of a state dictionary, those that the model has after the step, and those that are nearer to
-        what it had than half of that: no update doubles a model."""
+        It counts as weights if it is a state dictionary, equals the model's weights after the step, or is nearer to its
+        initial weights than half their norm: no update doubles a model."""
         weights, named = hasattr(found, "_metadata"), np.ones(layout.size, np.bool_)
         if isinstance(found, Mapping):
             fixed = {entry.name for entry in layout.fixed} | {name for name in found if _counter(name)}
@@ -233,7 +231,7 @@ class Workload:
 
 
 LARGEST_METRIC: Final = 1000.0
-"""Of a training step of one's own, in magnitude."""
+"""Largest magnitude of a custom training step's metric."""
 
 
 def _is_metrics(found: Any) -> bool:
@@ -248,15 +246,15 @@ def _is_metrics(found: Any) -> bool:
 
 
 _FEW: Final = 8
-"""No more arrays stand beside each other; a longer list is one of samples."""
+"""Most arrays that stand beside each other; a longer list is one of samples."""
 
 
 def samples_of(data: Any, otherwise: int | None = None) -> int:
-    """For how many samples data count. An object says it by an attribute `samples`, a loader by its sampler; arrays and
-    data sets have a length; of several arrays in a mapping, tuple or list it is the one that they share, and of several
-    data sets or loaders that of the first, which is for training.
+    """Count the samples of data. An object states it by an attribute `samples`, a loader by its sampler; arrays and
+    data sets have a length. Several arrays in a mapping, tuple or list have their common length, several data sets or
+    loaders that of the first, for training.
 
-    otherwise: where that leads nowhere; None: FactoryError, with the remedy."""
+    otherwise: result if the count is unknown; None: FactoryError, with the remedy."""
     found = _counted(data)
     found = otherwise if found is None else found
     if found is None:
@@ -278,7 +276,7 @@ def _counted(data: Any) -> int | None:
     counted: Any
     for counted in (getattr(data, "sampler", None), data.dataset) if loader else (data,):
         try:
-            # Of what is sparse, len is not defined.
+            # len is undefined for sparse tensors.
             return int(counted.shape[0]) if hasattr(counted, "shape") else len(counted)
         except (TypeError, IndexError, NotImplementedError):
             continue
@@ -297,7 +295,7 @@ def _counted_parts(data: Mapping[Any, Any] | tuple[Any, ...] | list[Any]) -> int
     found = {count for _, count in counts}
     shapes = [tuple(getattr(part, "shape", ())) for part in parts]
     if isinstance(data, list) and len(parts) > 1 and len(shapes[0]) > 1 and len(set(shapes)) == 1:
-        # A few images of one size, or arrays beside each other: nothing tells.
+        # A few images of one size, or arrays beside each other: ambiguous.
         return None
     return found.pop() if len(found) == 1 else None
 
@@ -337,7 +335,7 @@ def _takes_context(function: Any) -> bool:
 
 
 def reference(key: str, function: Any) -> str:
-    """The name by which other processes find a function or class. ValueError, with the remedy, if they cannot."""
+    """Return the name by which other processes find a function or class. ValueError if there is none."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     remedy = "give a function or class that is defined at the top level of a module, or of the script that is run"
     if not callable(function) or not name:
@@ -351,7 +349,7 @@ def reference(key: str, function: Any) -> str:
 
 
 def load(key: str, name: str) -> Callable[..., Any] | None:
-    """What is named "package.module:function"; None for "". FactoryError names the key and what is wrong."""
+    """Import "package.module:function"; None for "". Raises FactoryError naming the key and the problem."""
     if not name:
         return None
     where, _, attribute = name.partition(":")
@@ -362,7 +360,7 @@ def load(key: str, name: str) -> Callable[..., Any] | None:
     found: Callable[..., Any] | None = getattr(module, attribute, None)
     if found is None:
         raise _missing(key, name, dir(module))
-    # The script that is run is __main__ to itself, and has another name where it is loaded once more.
+    # The running script is __main__, and has another name where it is loaded once more.
     if not callable(found) or found.__module__ != module.__name__:
         home = getattr(found, "__module__", None)
         hint = f'name it where it is: "{home}:{attribute}"' if callable(found) and home else "name a function or class"
@@ -371,7 +369,7 @@ def load(key: str, name: str) -> Callable[..., Any] | None:
 
 
 def check_installed(key: str, name: str) -> None:
-    """Raise FactoryError if a module is not there, or its source defines no such name; it is not imported yet."""
+    """Raise FactoryError if a module is missing, or its source defines no such name; the module is not imported yet."""
     where, _, attribute = name.partition(":")
     if where == _MAIN:
         raise FactoryError(
@@ -403,13 +401,13 @@ def title(function: Any) -> str:
     function = getattr(function, "func", function)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     module = getattr(function, "__module__", None) or type(function).__module__
-    # The script that is run is called otherwise where it is loaded once more.
+    # The running script has another name where it is loaded once more.
     return name if module in (_MAIN, "__mp_main__") else f"{module}:{name}"
 
 
 @contextmanager
 def told(what: str, function: Any) -> Iterator[None]:
-    """Around a call of it: whatever it raises comes out as a FactoryError, and its traceback in the party's log."""
+    """Convert any exception of a custom function into a FactoryError, with its traceback in the party's log."""
     try:
         yield
     except Interrupted:
