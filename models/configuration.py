@@ -51,8 +51,8 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         str,
         Meta(
             description='Architecture: "vit" (a vision transformer of the sizes below), "lenet" or "convnet" (small '
-            'convolutional networks), or a timm model name such as "resnet18" or "vit_small_patch16_224", which brings '
-            "its own sizes, of which it may take others.",
+            'convolutional networks), or a timm model name such as "resnet18" or "vit_small_patch16_224", which '
+            "brings its own sizes, some of which can be overridden.",
             min_length=1,
             max_length=128,
         ),
@@ -78,27 +78,27 @@ class Architecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     factory: Annotated[
         FactoryName,
         Meta(
-            description='A model of one\'s own in the place of name: "package.module:function", which every party has '
-            'installed and policy.factories accepts; called without arguments, it returns an nn.Module. "": none.'
+            description='A custom model in place of name: "package.module:function", which every party has installed '
+            'and policy.factories accepts; called without arguments, it returns an nn.Module. "": none.'
         ),
     ] = ""
 
     train: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=1024)], ...],
         Meta(
-            description='Patterns of the parameters that are trained and summed, as in ["head.*", "*.lora_*"]; all '
-            "others are fixed, and sent to each client once. Without this key: those that require a gradient, which in "
-            "our own models and timm's are all.",
+            description='Patterns of the trained and summed parameters, as in ["head.*", "*.lora_*"]; all others are '
+            "fixed, and sent to each client once. Without this key: those that require a gradient, which in our own "
+            "models and timm's are all.",
             max_length=1024,
         ),
     ] = ()
     tune: Annotated[
         Tuning,
         Meta(
-            description='What is trained and summed of weights that are given: "all"; the "head" alone; "lora": the '
-            "head, and low-rank products beside queries, keys and values of every block; "
-            '"parallel": the head, and an adapter beside every block, through which no gradient enters the blocks '
-            "(timm's vision transformers that classify a class token). The rest is fixed, and sent to each client once."
+            description='The trained and summed part of given weights: "all"; the "head" alone; "lora": the head, '
+            'and low-rank products beside queries, keys and values of every block; "parallel": the head, and an '
+            "adapter beside every block, through which no gradient enters the blocks (timm's vision transformers that "
+            "classify a class token). The rest is fixed, and sent to each client once."
         ),
     ] = "all"
     rank: Annotated[int, Meta(description='Rank of "lora" and "parallel".', ge=1, le=1024)] = 8
@@ -198,25 +198,25 @@ class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     classes: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...],
         Meta(
-            description="Names of all classes, in the order that numbers them, of which the images may lack some. "
-            "Between hosts it must be the same list everywhere. Without this key: those of the images.",
+            description="Names of all classes, in the order of their numbers; the images may lack some. Between "
+            "hosts all parties must give the same list. Without this key: those of the images.",
             max_length=65_536,
         ),
     ] = ()
     centres: Annotated[
         tuple[Annotated[int, Meta(ge=0, le=5)], ...],
         Meta(
-            description="The centres whose images are used, to train and to test, without those of all others "
-            '(fed-isic2019 only); with partition = "centre" in the order of the clients. Without this key: all six.',
+            description="The only centres whose images are used for training and test (fed-isic2019 only); with "
+            'partition = "centre" in the order of the clients. Without this key: all six.',
             max_length=6,
         ),
     ] = ()
     factory: Annotated[
         FactoryName,
         Meta(
-            description='Data of one\'s own in the place of source: "package.module:function", called with the number '
-            "of the client, from 0, and how many there are; it returns images and labels (float32 [N, ...] and int64 "
-            '[N]), or whatever training.factory takes. Only with model.factory. "": none.'
+            description='Custom data in place of source: "package.module:function", called with the client\'s number, '
+            "from 0, and the number of clients; it returns images and labels (float32 [N, ...] and int64 [N]), or "
+            'anything that training.factory takes. Only with model.factory. "": none.'
         ),
     ] = ""
 
@@ -276,28 +276,30 @@ class DataConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fields=
     mean: Annotated[
         tuple[Annotated[float, Meta(ge=0.0, le=1.0)], ...],
         Meta(
-            description="Mean of the pixels of every channel, as a fraction of 255, that is subtracted from all "
-            "images. Without this key a simulation takes that of all training images; between hosts nobody has them, "
-            'and it must be given, or statistics = "sum".',
+            description="Mean of the pixels of every channel, as a fraction of 255, subtracted from all images. "
+            "Without this key a simulation takes that of all training images; between hosts no party has them, and it "
+            'must be given, or statistics = "sum".',
             max_length=256,
         ),
     ] = ()
     std: Annotated[
         tuple[Annotated[float, Meta(gt=0.0, le=1.0)], ...],
-        Meta(description="Standard deviation of the same, by which all images are divided.", max_length=256),
+        Meta(
+            description="Standard deviation of the pixels of every channel, which divides all images.", max_length=256
+        ),
     ] = ()
     statistics: Annotated[
         Literal["given", "sum"],
         Meta(
-            description='Where mean and std come from: "given", as above; "sum", from a secure sum before training, of '
-            "the clients' pixels and of their squares."
+            description='Source of mean and std: "given", as above; "sum", from a secure sum of the clients\' pixels '
+            "and their squares before training."
         ),
     ] = "given"
     channels: Annotated[
         int,
         Meta(
-            description='With statistics = "sum", the channels of the images: 1 for grey ones, which coloured ones '
-            "become; 3 for coloured ones. 0: those of the server's own images, without which it does not know.",
+            description='With statistics = "sum", the channels of the images: 1 for grey, 3 for coloured; coloured '
+            "images become grey for 1. 0: those of the server's own images, which it then needs.",
             ge=0,
             le=MOST_SUMMED_CHANNELS,
         ),
@@ -340,8 +342,8 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     fedsgd_images: Annotated[
         int,
         Meta(
-            description="Images that a client draws anew in every round, over which it sends the mean gradient; a "
-            "client with fewer takes all of its own (fedsgd only). 0: all.",
+            description="Images that a client draws anew in every round for its mean gradient; a client with fewer "
+            "takes all of its own (fedsgd only). 0: all.",
             ge=0,
             le=2**31 - 1,
         ),
@@ -353,9 +355,8 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     momentum: Annotated[
         float,
         Meta(
-            description="What is left of the last step in the next one: of SGD in a client's round (fedavg, with "
-            'optimizer = "sgd"), or of the server from round to round (fedsgd), which keeps it over restarts. With '
-            "[encryption] it begins anew with every key.",
+            description='Momentum of SGD in a client\'s round (fedavg, with optimizer = "sgd"), or of the server from '
+            "round to round (fedsgd), which keeps it over restarts. With [encryption] it is reset with every key.",
             ge=0.0,
             lt=1.0,
         ),
@@ -363,7 +364,7 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     decay: Annotated[
         float,
         Meta(
-            description="By what learning_rate is multiplied at each of decay_rounds, for good. 1: it stays.",
+            description="Factor of learning_rate at each of decay_rounds, cumulative. 1: no decay.",
             gt=0.0,
             le=1.0,
         ),
@@ -371,15 +372,15 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     decay_rounds: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=100_000)], ...],
         Meta(
-            description="Ascending numbers of rounds, which are counted from 1 over the whole run: each is the first "
-            "with a smaller learning_rate.",
+            description="Ascending round numbers, counted from 1 over the whole run; each is the first round with a "
+            "smaller learning_rate.",
             max_length=100,
         ),
     ] = ()
     warmup_rounds: Annotated[
         int,
         Meta(
-            description="Rounds in which learning_rate rises in equal steps, to its whole in the last.",
+            description="Rounds in which learning_rate rises in equal steps, to its full value in the last.",
             ge=0,
             le=100_000,
         ),
@@ -387,8 +388,8 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     cosine_rounds: Annotated[
         int,
         Meta(
-            description="Rounds after those of warmup_rounds in which learning_rate falls by half a cosine to a "
-            "hundredth; then it stays. 0: none.",
+            description="Rounds after warmup_rounds in which learning_rate falls by half a cosine to a hundredth; "
+            "then it stays. 0: none.",
             ge=0,
             le=100_000,
         ),
@@ -396,7 +397,7 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     proximal: Annotated[
         float,
         Meta(
-            description="Of FedProx: half of this times the squared distance from the round's model is added to the "
+            description="FedProx: half of this times the squared distance from the round's model is added to the "
             "loss (fedavg only). 0: FedAvg.",
             ge=0.0,
             le=1e4,
@@ -405,22 +406,22 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     server_optimizer: Annotated[
         Literal["none", "momentum", "adam"],
         Meta(
-            description='What the server makes of the mean update: "none" adds it (FedAvg); "momentum" (FedAvgM) and '
-            '"adam" (FedAdam) step by it with memory, which lasts over restarts. Buffers are averaged all the same '
-            "(fedavg only, without [encryption])."
+            description='The server\'s optimizer, which takes the mean update: "none" adds it (FedAvg); "momentum" '
+            '(FedAvgM) and "adam" (FedAdam) keep their state over restarts. Buffers are averaged in any case (fedavg '
+            "only, without [encryption])."
         ),
     ] = "none"
     server_learning_rate: Annotated[
         float, Meta(description="Step of the server's optimizer; 0: 1 with momentum, 0.01 with adam.", ge=0.0, le=100.0)
     ] = 0.0
     server_momentum: Annotated[
-        float, Meta(description="What is left of the server's last step: of both optimizers.", ge=0.0, lt=1.0)
+        float, Meta(description='Momentum of the server\'s optimizer, or beta_1 of "adam".', ge=0.0, lt=1.0)
     ] = 0.9
     augment: Annotated[
         tuple[Literal["flip", "crop"], ...],
         Meta(
-            description='What is done to each training image anew: "flip" mirrors half of them; "crop" shifts them by '
-            "up to an eighth of the edge (fedavg only).",
+            description='Random augmentation of each training image: "flip" mirrors half of them; "crop" shifts them '
+            "by up to an eighth of the edge (fedavg only).",
             max_length=2,
         ),
     ] = ()
@@ -434,15 +435,16 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
         Literal["average", "local"],
         Meta(
             description='Float32 buffers, such as the running statistics of batch normalisation: "average" sums them '
-            'as part of the update; "local" leaves each client its own, which never leave it, so that only clients '
-            "can evaluate (fedavg only)."
+            'as part of the update; "local" keeps them at each client, so that only clients can evaluate (fedavg '
+            "only)."
         ),
     ] = "average"
     held_out: Annotated[
         float,
         Meta(
-            description="Part of its own images, rounded down, that each client never trains on, and judges the model "
-            "on that a round begins with; of all clients together the secure sum tells the accuracy. 0: none.",
+            description="Fraction of its own images, rounded down, that each client keeps as a validation set: it "
+            "never trains on them, and evaluates each round's initial model on them. The secure sum gives the "
+            "accuracy over all clients. 0: none.",
             ge=0.0,
             le=0.5,
         ),
@@ -450,18 +452,17 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     metrics: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,24}$")], ...],
         Meta(
-            description="Names of numbers that training.factory returns in a mapping; the secure sum gives their mean "
-            "over the clients, weighted by their samples.",
+            description="Names of the numbers that training.factory returns in a mapping; the secure sum gives their "
+            "mean over the clients, weighted by their samples.",
             max_length=8,
         ),
     ] = ()
     factory: Annotated[
         FactoryName,
         Meta(
-            description='A training step of one\'s own in the place of the keys above: "package.module:function", '
-            "which every party has installed and policy.factories accepts; called with the model and the client's "
-            "data, it trains the model in place, or returns a trained model, or an update (fedavg only). "
-            '"": none.'
+            description='A custom training step in place of the keys above: "package.module:function", which every '
+            "party has installed and policy.factories accepts; called with the model and the client's data, it trains "
+            'the model in place, or returns a trained model, or an update (fedavg only). "": none.'
         ),
     ] = ""
 

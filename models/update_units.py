@@ -3,7 +3,7 @@
 A parameter moves by its difference. The running statistics of batch normalisation move by far more in a round, so they
 have a scale, and thereby a bound, of their own,
 
-(m' - m) / sqrt(v + EPSILON)    and    log((v' + EPSILON) / (v + EPSILON)),
+    (m' - m) / sqrt(v + EPSILON)    and    log((v' + EPSILON) / (v + EPSILON)),
 
 both scaled so that the clip equals their span. A sum of such steps leads to no variance below zero.
 """

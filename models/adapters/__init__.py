@@ -1,1 +1,1 @@
-"""Adapters beside a frozen vision transformer, and what they are compared with (Tastan and Nandakumar 2025)."""
+"""Adapters beside a frozen vision transformer, and alternatives for comparison (Tastan and Nandakumar 2025)."""

@@ -1,5 +1,5 @@
-"""The sections [adapter] and [adaptation] of an experiment file: what is trained beside a frozen transformer, and how.
-Loads no torch.
+"""The sections [adapter] and [adaptation] of an experiment file: the trained part beside a frozen transformer, and its
+training. Loads no torch.
 
 In [adapter], `kind` chooses one of two structs below; each has the keys of its own kind and refuses others.
 """
@@ -23,8 +23,8 @@ class ParallelConfiguration(
     scale: Annotated[
         float,
         Meta(
-            description="Factor of every adapter at the beginning; it is trained. What it multiplies begins at zero, "
-            "so that a scale of zero would stay there.",
+            description="Initial factor of every adapter; it is trained. It multiplies values that start at zero, so "
+            "a scale of zero would never change.",
             gt=0.0,
             le=100.0,
         ),
@@ -63,35 +63,35 @@ Batches = Annotated[int, Meta(description="Batches of a data owner in a round, a
 SmallestCohort = Annotated[
     int,
     Meta(
-        description="Fewest data owners whose sum is opened, without those who may collude; data owners and model "
-        "owner each see to it.",
+        description="Fewest data owners whose sum is opened, not counting possible colluders; data owners and "
+        "model owner both enforce it.",
         ge=2,
         le=10_000,
     ),
 ]
 Colluders = Annotated[
-    int, Meta(description="Data owners who may pool what they know; they hide nobody.", ge=0, le=10_000)
+    int, Meta(description="Data owners that may collude; not counted in smallest_cohort.", ge=0, le=10_000)
 ]
 
 
 class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a model owner says of how data owners learn beside its model. ValueError if keys contradict."""
 
-    batch: Annotated[int, Meta(description="Images of a batch.", ge=1, le=1024)] = 16
+    batch: Annotated[int, Meta(description="Images per batch.", ge=1, le=1024)] = 16
     batches: Batches = 1
-    learning_rate: Annotated[float, Meta(description="Of the first rounds.", gt=0.0, le=10.0)] = 0.1
+    learning_rate: Annotated[float, Meta(description="Learning rate of the first rounds.", gt=0.0, le=10.0)] = 0.1
     decay: Annotated[
         float, Meta(description="Factor of the learning rate after each of decay_rounds.", gt=0.0, le=1.0)
     ] = 0.1
     decay_rounds: Annotated[
         tuple[Annotated[int, Meta(ge=1)], ...],
-        Meta(description="Rounds after which the learning rate decays, in rising order.", max_length=64),
+        Meta(description="Rounds after which the learning rate decays, in ascending order.", max_length=64),
     ] = ()
     margin: Annotated[
         float,
         Meta(
-            description="Room in the bounds of what is learned beyond what a rehearsal on the model owner's own images "
-            "reaches; a batch that is beyond them teaches nothing.",
+            description="Safety factor on the ranges of all values in training, relative to a rehearsal on the model "
+            "owner's own images; a batch out of range has no effect.",
             ge=1.0,
             le=16.0,
         ),
@@ -99,21 +99,21 @@ class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     smallest_cohort: SmallestCohort = 3
     colluders: Colluders = 0
     most_rounds: Annotated[
-        int, Meta(description="Rounds that the model owner opens at most; 0: as many as there are.", ge=0, le=100_000)
+        int, Meta(description="Most rounds that the model owner opens; 0: as many as there are.", ge=0, le=100_000)
     ] = 0
     weights: Annotated[
         Weights,
         Meta(
-            description='How much a data owner counts in the mean: "equal", all alike; "counts", by how many images it '
-            "has, which it states to the model owner, and never more than twice what another does."
+            description='Weight of a data owner in the mean: "equal"; or "counts", by its number of images, which it '
+            "states to the model owner, and at most twice another's."
         ),
     ] = "equal"
     noise: Annotated[
         float,
         Meta(
-            description="Standard deviation of the Gaussian noise that the model owner adds to every common parameter "
-            "of a round, with as much on loss and right answers; 0: none. What it guarantees is in the summary, and "
-            "is next to nothing for noise that learning stands.",
+            description="Standard deviation of the Gaussian noise that the model owner adds to every common "
+            "parameter of a round, with as much on loss and right answers; 0: none. The summary states its guarantee, "
+            "which is negligible for noise that training tolerates.",
             ge=0.0,
             le=4.0,
         ),
@@ -121,8 +121,8 @@ class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     largest_epsilon: Annotated[
         float,
         Meta(
-            description="Budget: the epsilon, for the delta below, of all sums that the model owner tells, with the "
-            "whole model as the unit; a learning that has more rounds is refused. 0: none.",
+            description="Privacy budget: the epsilon, for the delta below, of all sums that the model owner reveals, "
+            "with the whole model as the unit; training with more rounds is refused. 0: none.",
             ge=0.0,
             le=100.0,
         ),
@@ -144,39 +144,39 @@ class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown
     reveal: Annotated[
         Reveal,
         Meta(
-            description='What data owners receive of the outputs of blocks: "none", nothing, they learn on shares; '
-            'INSECURE: "sampled" or "all", outputs of sampled blocks or of all, in secret orders, as in the paper, '
-            "which gives the model away."
+            description='Block outputs that data owners receive: "none", training on shares; INSECURE: "sampled" or '
+            '"all", outputs of sampled or of all blocks, in secret orders, as in the paper, which gives the model '
+            "away."
         ),
     ] = "none"
     selection: Annotated[
         Selection,
         Meta(
-            description="Which images a batch has where outputs are told: those that the data owner chose for it "
-            '("data-owner"), or the next ones of all that it goes through, which are put into one secret order at the '
-            'beginning of a session ("enrolment"); these have to be held in memory.'
+            description="Images of a batch whose outputs are revealed: those that the data owner chose for it "
+            '("data-owner"), or the next ones of all its images, in one secret order drawn at the beginning of a '
+            'session ("enrolment"); these have to fit in memory.'
         ),
     ] = "data-owner"
     backbone: Annotated[
         str,
         Meta(
-            description="The model owner's model: the directory of a run of `tacit simulate` or of a student of `tacit "
-            'distill`, which has images like those of [data]; "": one of [model] is trained on known_classes first.'
+            description="The model owner's model: the directory of a run of `tacit simulate` or of a student of "
+            '`tacit distill`, with images like those of [data]; "": one of [model] is first trained on known_classes.'
         ),
     ] = ""
     known_classes: Annotated[
         tuple[Annotated[int, Meta(ge=0)], ...],
         Meta(
-            description="Numbers of the classes whose images are the model owner's, who trains on them, with "
-            'backbone = "". All other classes are what the data owners have, and learn. []: the model is '
-            "model.checkpoint as it is, and the data owners learn all classes.",
+            description='Numbers of the classes whose images the model owner has and trains on, with backbone = "". '
+            "The data owners have all other classes, and train on them. []: the model is model.checkpoint as it is, "
+            "and the data owners train on all classes.",
             max_length=65_536,
         ),
     ] = (0, 1, 2, 3, 4)
     own_images: Annotated[
         int,
         Meta(
-            description="Images of the model owner, for bounds and a rehearsal, with known_classes = []: so many "
+            description="The model owner's images, for ranges and a rehearsal, with known_classes = []: so many "
             "training images of [data], evenly spaced, which no data owner has.",
             ge=16,
             le=65_536,
@@ -184,7 +184,7 @@ class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown
     ] = 128
     backbone_epochs: Annotated[
         int,
-        Meta(description='Epochs of that training, by the keys of [training]; with backbone = "".', ge=1, le=10_000),
+        Meta(description='Epochs on known_classes, by the keys of [training]; with backbone = "".', ge=1, le=10_000),
     ] = 6
 
     def __post_init__(self) -> None:

@@ -2,19 +2,19 @@
 
 It is the reference for the computation on shares: in every round each client takes steps of stochastic gradient descent
 from the common parameters (gradients.py), and the next common parameters are the mean of all clients' (Tastan and
-Nandakumar 2025, sections 4.3 and 4.4). Everything follows from the arguments: a client draws from a generator of its
-own, seeded with the seed, the round and the number of the client.
+Nandakumar 2025, sections 4.3 and 4.4). Everything follows from the arguments: a client draws from its own generator,
+seeded with the seed, the round and the number of the client.
 
-The rehearsal finds the range of every value of a training. The publisher of bounds for steps on shares has seen none of
-the images that will be learned, so it rehearses both extremes on labelled images of its own:
+The rehearsal finds the range of every value in training. The publisher of ranges for steps on shares has seen none of
+the training images, so it rehearses both extremes on labelled images of its own:
 
-- *what the model knows*: its own labels, folded onto the new classes by their remainder. Hardly anything is as easy:
+- *familiar classes*: its own labels, folded onto the new classes by their remainder. This is nearly the easiest task:
   logits, the head and derivatives by tokens grow most here. There are owners of one class each, and one of all images.
-- *what can only be learned by heart*: a few images for each of a few owners, their labels drawn at random. The head
-  alone cannot tell them apart, so here it is the adapters that grow most.
+- *memorisation*: a few images for each of a few owners, their labels drawn at random. The head alone cannot separate
+  them, so here the adapters grow most.
 
-A short training draws few images, so all own images pass forwards once before. Tokens are given less their mean, as the
-residual stream is on shares, and the head reads the standardised token itself.
+A short training draws few images, so all own images run forwards once before. Tokens have their mean removed, like the
+residual stream on shares, and the head reads the standardised token itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Order = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Features:
-    """Labelled images as their blocks' outputs. The printed form shows none of them."""
+    """Labelled images as their blocks' outputs. The representation shows none of them."""
 
     outputs: torch.Tensor = field(repr=False)
     """Floating-point [L, N, T, D] (parallel.py)."""
@@ -64,18 +64,18 @@ class Features:
 
 
 class LabelledOutputs(Protocol):
-    """Labelled images whose blocks' outputs are there, as `Features`, or are computed for the images asked for."""
+    """Labelled images with precomputed block outputs, as `Features`, or with outputs computed on demand."""
 
     @property
     def labels(self) -> torch.Tensor:
-        """Of all images, int64 [N]."""
+        """Labels of all images, int64 [N]."""
 
     def part(self, order: Order) -> Features:
-        """The images at these indices, in their order."""
+        """Return the images at these indices, in their order."""
 
 
 def pooled(clients: Sequence[Features]) -> Features:
-    """All images of all clients, of which there is one at least."""
+    """Join the images of all clients, of which there is at least one."""
     return Features(
         outputs=torch.cat([client.outputs for client in clients], dim=1),
         labels=torch.cat([client.labels for client in clients]),
@@ -84,12 +84,12 @@ def pooled(clients: Sequence[Features]) -> Features:
 
 class RoundWork(Protocol):
     def batches(self, images: int, generator: np.random.Generator) -> Iterator[Order]:
-        """Indices below `images`, a batch for each step."""
+        """Yield indices below `images`, a batch for each step."""
 
 
 @dataclass(frozen=True)
 class OneBatch:
-    """One step, on so many images drawn without replacement, or on all if there are fewer."""
+    """One step, on `images` drawn without replacement, or on all if there are fewer."""
 
     size: int = 16
 
@@ -99,7 +99,7 @@ class OneBatch:
 
 @dataclass(frozen=True)
 class OneEpoch:
-    """All images once, so many a step; the last step takes what is left."""
+    """One pass over all images, in steps of `images`; the last step takes the rest."""
 
     size: int = 16
 
@@ -111,8 +111,7 @@ class OneEpoch:
 
 @dataclass(frozen=True)
 class FullBatches:
-    """So many steps on exactly so many images, from one epoch after the other: images come again where there are
-    fewer."""
+    """`steps` steps on exactly `images` images, through one epoch after the other: of fewer, images repeat."""
 
     size: int
     count: int
@@ -124,15 +123,15 @@ class FullBatches:
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long training lasts, and how large its steps are; the defaults are the paper's (section 5.2)."""
+    """Length of training, and its step sizes; the defaults are the paper's (section 5.2)."""
 
     rounds: Annotated[int, Meta(ge=1, le=1 << 20)] = 50
     learning_rate: Annotated[float, Meta(gt=0.0, le=100.0)] = 1e-3
-    """Of the first rounds."""
+    """Learning rate of the first rounds."""
     decay: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
     """Factor of the learning rate after each of `decay_rounds`."""
     decay_rounds: Annotated[tuple[Annotated[int, Meta(ge=1, le=1 << 20)], ...], Meta(max_length=64)] = (25, 40)
-    """Numbers of rounds, the first being 1."""
+    """Round numbers, from 1."""
 
     def rate(self, number: int) -> float:
         return self.learning_rate * self.decay ** sum(number > passed for passed in self.decay_rounds)
@@ -151,12 +150,12 @@ def federated(
     note: Note = unnoted,
     weights: Sequence[int] = (),
 ) -> Iterator[AdapterParameters]:
-    """The common parameters after every round, computed when they are asked for.
+    """Yield the common parameters after every round, computed on demand.
 
-    Every client counts by its weight, or alike where there are none, whatever it has. For every batch a client draws
-    its images first, then the blocks whose outputs are given. `note` is given what passes through all steps
-    (gradients.py), and the parameters after each. ValueError for no clients, a client without images, and outputs or
-    labels that do not fit the parameters; FloatingPointError as soon as the loss of a batch is not finite.
+    Every client counts by its weight; without weights all count alike, whatever their data. For every batch a client
+    draws its images first, then the blocks whose outputs are given. `note` receives the values of all steps
+    (gradients.py), and the parameters after each. Raises ValueError for no clients, a client without images, and
+    outputs or labels that do not fit the parameters; FloatingPointError as soon as the loss of a batch is not finite.
     """
     if not clients:
         raise ValueError("there are no clients to train; at least one is needed")
@@ -188,7 +187,7 @@ def federated(
                         "a smaller learning_rate"
                     )
                 local = stepped(local, found.gradient, rate)
-                # The parameters after a step are checked too, and no other step may begin with these.
+                # The parameters after the last step are checked too, although no step starts from them.
                 note_parameters(local, note)
             updated.append(local)
         parameters = each(mean, *updated)
@@ -203,7 +202,7 @@ def balanced_accuracy(
     *,
     activation: Activation = QUADRATIC_GELU,
 ) -> float:
-    """Mean over the classes that occur of the share of their images that are classified correctly, 0 to 1, with the
+    """Return the mean over the occurring classes of their fraction of correctly classified images, 0 to 1, with the
     outputs of all blocks. ValueError for no images, and for outputs that do not fit the parameters."""
     if len(features.labels) == 0:
         raise ValueError("a balanced accuracy was asked for of no images; at least one is needed")
@@ -220,16 +219,16 @@ def _evaluated(features: LabelledOutputs) -> Iterator[Features]:
 
 
 def balanced(answers: torch.Tensor, labels: torch.Tensor) -> float:
-    """The same for given answers, int64 [N], and labels [N], of which there is one at least."""
+    """Return the same for given answers, int64 [N], and labels [N], of which there is at least one."""
     correct = answers == labels
     return torch.stack([correct[labels == label].double().mean() for label in torch.unique(labels)]).mean().item()
 
 
 _CLASS_OWNERS: Final = 8
-"""Owners of one class each, at most."""
+"""Largest number of owners of one class each."""
 _LEARNERS_BY_HEART: Final = 3
 _PREDICTED: Final = ("inputs", "channels", "tokens", "deviations")
-"""What of a prediction is checked, by its name in a note."""
+"""Checked values of a prediction, by name in a note."""
 
 
 class Reached:
@@ -244,7 +243,7 @@ class Reached:
         self._intervals[name] = min(least, low), max(largest, high)
 
     def forwards(self, name: str, rows: torch.Tensor) -> None:
-        """The same of what a prediction passes; it has no derivatives, and its logits are not checked."""
+        """Note the values of a prediction; it has no derivatives, and its logits are not checked."""
         if name in _PREDICTED:
             self(name, rows)
 
@@ -265,7 +264,7 @@ def rehearsal(
     epsilon: float,
     seed: int,
 ) -> Reached:
-    """What trainings of adapters and a head of so many new classes reach, on labelled images whose labels count from 0.
+    """Return the ranges of training adapters and a head of `classes` classes, on images with labels from 0.
 
     epsilon: of the backbone's final norm. Everything follows from the arguments. ValueError for no images, fewer than
     two classes, and outputs that do not fit; FloatingPointError for a learning rate at which training diverges."""

@@ -57,11 +57,11 @@ class Descent:
 
 class Note(Protocol):
     def __call__(self, name: str, rows: torch.Tensor) -> None:
-        """Values of one name [..., n], whose norms over the last dimension say how far they reach."""
+        """Note values of one name [..., n]; the norms over the last dimension are their range."""
 
 
 def unnoted(name: str, rows: torch.Tensor) -> None:
-    """No note is taken."""
+    """Note nothing."""
 
 
 def note_parameters(parameters: AdapterParameters, note: Note) -> None:
@@ -81,14 +81,14 @@ def descent(
     activation: Activation = QUADRATIC_GELU,
     note: Note = unnoted,
 ) -> Descent:
-    """Loss and gradient for outputs of all blocks [L, B, T, D] and labels int64 [B], in the floating-point type that
-    all have. ValueError for outputs or labels that do not fit the parameters, and for no images.
+    """Return loss and gradient for outputs of all blocks [L, B, T, D] and labels int64 [B], all in one floating-point
+    type. ValueError for outputs or labels that do not fit the parameters, and for no images.
 
-    note: is given, beside all parameters under their names, one adapter's at a time,
+    note: receives, beside all parameters under their names, one adapter's at a time,
 
     | name | rows |
     |---|---|
-    | `outputs` | tokens that the blocks leave |
+    | `outputs` | tokens of the blocks' outputs |
     | `inputs` | tokens of z |
     | `channels` | p of every token |
     | `tokens` | q of every image, row by row |
@@ -151,7 +151,7 @@ def _backwards(
     by_hidden: torch.Tensor,
     activation: Activation,
 ) -> torch.Tensor:
-    """Writes the gradient of an adapter; returns the derivative by its input z [B, T, D]."""
+    """Write the gradient of an adapter; return the derivative by its input z [B, T, D]."""
     by_added = parameters.scale[block] * by_hidden
     gradient.scale[block] = (by_hidden * mixed.added).sum()
     gradient.token_up[block] = (by_added @ mixed.activated_tokens.mT).sum(0)

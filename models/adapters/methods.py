@@ -1,11 +1,11 @@
-"""Ways to adapt a backbone to other classes: adapters, and what they are compared with.
+"""Methods of adapting a backbone to other classes: adapters, and alternatives for comparison.
 
-Each is an object whose `adapt` makes a model for the new classes from a copy of the backbone. A model is an nn.Module:
-its forward function takes images, and what of it requires gradients is what is trained, by training.train for instance;
-all else stays as it is. New heads begin at zero (parallel.py), so that all methods begin with the same predictions.
+Each is an object whose `adapt` makes a model for the new classes from a copy of the backbone. A model is an nn.Module
+on images, whose parameters that require gradients are trained, by training.train for instance; others stay fixed. New
+heads start at zero (parallel.py), so that all methods start with the same predictions.
 
-Only adapters, with linear probing among them, need no gradients of the backbone; the others are for whoever has it. A
-FriendlyTransformer whose own weights were trained has to be calibrated again before it is judged.
+Only adapters, including linear probing, need no gradients of the backbone; the other methods need the backbone itself.
+A FriendlyTransformer whose own weights were trained has to be calibrated again before evaluation.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tacit.models.training import seeded
 
 class Adaptation(Protocol):
     def adapt(self, backbone: nn.Module, *, classes: int, seed: int) -> nn.Module:
-        """A model that maps images float32 [B, C, S, S] to logits [B, classes]; `seed` decides what begins at random.
-        The backbone stays as it is. ValueError for one that `features.final_norm` refuses."""
+        """Build a model that maps images float32 [B, C, S, S] to logits [B, classes]; `seed` decides its random
+        weights. The backbone stays unchanged. ValueError for one that `features.final_norm` refuses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class LowRankAdaptation:
 
 
 class AdaptedTransformer(nn.Module):
-    """A frozen copy of a backbone, always in evaluation mode, and adapters that are trained."""
+    """A frozen copy of a backbone, always in evaluation mode, with trained adapters."""
 
     def __init__(self, backbone: nn.Module, parameters: AdapterParameters, activation: Activation) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class AdaptedTransformer(nn.Module):
         return self
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """[B, C, S, S] to [B, classes]. Raises as `block_outputs` does."""
+        """Map [B, C, S, S] to [B, classes]. Raises as `block_outputs` does."""
         outputs = block_outputs(self.backbone, images)
         return logits(self.parameters_of_adapters, final_norm(self.backbone), outputs, activation=self.activation)
 
@@ -115,7 +115,7 @@ def _with_head(backbone: nn.Module, classes: int) -> Any:
 
 
 def _as_torch(layer: LinearLayer) -> nn.Linear:
-    """The same as a layer of torch, the only kind that timm has and LoRA adapts."""
+    """Return the layer as one of torch, the only kind that timm has and LoRA adapts."""
     made = nn.Linear(layer.weight.shape[1], layer.weight.shape[0], bias=layer.bias is not None)
     made.weight = layer.weight
     if layer.bias is not None:

@@ -60,11 +60,11 @@ from tacit.models.training import EVALUATION_BATCH
 class Activation:
     value: Callable[[torch.Tensor], torch.Tensor]
     slope: Callable[[torch.Tensor], torch.Tensor]
-    """Its derivative at the same argument."""
+    """Derivative at the same argument."""
 
 
 def _gelu_slope(x: torch.Tensor) -> torch.Tensor:
-    """Of x P(x), with P the distribution of a standard normal variable: P(x) + x P'(x)."""
+    """Return the derivative of x P(x), with P the distribution of a standard normal variable: P(x) + x P'(x)."""
     below: torch.Tensor = torch.special.ndtr(x)
     return below + x * torch.exp(x.square() / -2) / math.sqrt(2 * math.pi)
 
@@ -81,7 +81,7 @@ Mask = npt.NDArray[np.bool_]
 
 class BlockSampling(Protocol):
     def draw(self, blocks: int, generator: np.random.Generator) -> Mask:
-        """A mask for a backbone of L blocks, one at least."""
+        """Draw a mask for a backbone of L >= 1 blocks."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class AllBlocks:
 ALL_BLOCKS: Final = AllBlocks()
 
 LARGEST_TOKEN: Final = 8.0
-"""Norm of a token that adapters on shares read: they square what they are given, and blocks of a pretrained model leave
-tokens whose norms differ by factors of thirty."""
+"""Norm of a token that adapters on shares read: they square their inputs, and token norms of a pretrained model's
+blocks differ by factors of thirty."""
 MOST_HALVINGS: Final = 16
 
 
@@ -107,7 +107,7 @@ class StochasticBlocks:
 
 
 def chain(coins: Mask) -> Mask:
-    """The mask [L] of fair coins [L - 1], of which each is looked at where the next block is not given."""
+    """Return the mask [L] of fair coins [L - 1], each used only if the next block is not given."""
     mask = np.append(coins, True)
     for block in reversed(range(len(coins))):
         mask[block] &= not mask[block + 1]
@@ -115,7 +115,7 @@ def chain(coins: Mask) -> Mask:
 
 
 def masked(outputs: torch.Tensor, mask: Mask) -> torch.Tensor:
-    """Outputs of all blocks [L, B, T, D], with zeros for those that are not given, whatever stands there."""
+    """Return outputs of all blocks [L, B, T, D], with zeros for those that are not given."""
     given = torch.from_numpy(mask).to(outputs.device)[:, None, None, None]
     return torch.where(given, outputs, torch.zeros_like(outputs))
 
@@ -129,7 +129,7 @@ _BOUNDS: Final[dict[str, Callable[[int, int], float]]] = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdapterParameters:
-    """What is trained; also a gradient of it. A adapters, which are L, or 0 for linear probing; rank r, C classes."""
+    """Trained parameters, or a gradient of them: A adapters (L, or 0 for linear probing) of rank r, C classes."""
 
     channel_down: torch.Tensor
     """C_d of every block [A, r, D]."""
@@ -171,20 +171,20 @@ class FinalNorm:
     epsilon: float
 
     def standardised(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """For tokens x [B, D]: (x - mean) / d [B, D], and 1 / d [B, 1], d the root of variance and epsilon."""
+        """Return (x - mean) / d [B, D] and 1 / d [B, 1] for tokens x [B, D]; d is the root of variance plus epsilon."""
         centred = tokens - tokens.mean(-1, keepdim=True)
         inverse = (centred.square().mean(-1, keepdim=True) + self.epsilon).rsqrt()
         return centred * inverse, inverse
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[B, D] to the same shape."""
+        """Map [B, D] to the same shape."""
         return self.standardised(tokens)[0] * self.weight + self.bias
 
 
 def initial(
     configuration: AdapterConfiguration, *, blocks: int, tokens: int, width: int, classes: int, seed: int
 ) -> AdapterParameters:
-    """What training begins with, float32, for a backbone of L blocks and T tokens of D values; random by the seed."""
+    """Return float32 initial parameters for a backbone of L blocks and T tokens of D values, random by the seed."""
     if isinstance(configuration, ParallelConfiguration):
         rank, scale, bound = configuration.rank, configuration.scale, _BOUNDS[configuration.initialisation]
     else:
@@ -207,7 +207,7 @@ def initial(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mixed:
-    """What an adapter computes on its way from z [B, T, D], for the backward pass."""
+    """Intermediate results of an adapter on z [B, T, D], for the backward pass."""
 
     channels: torch.Tensor
     """Argument of f in the channel mixing, z C_d^T [B, T, r]."""
@@ -218,11 +218,11 @@ class Mixed:
     """Argument of f in the token mixing, T_d (z + c) [B, r, D]."""
     activated_tokens: torch.Tensor
     added: torch.Tensor
-    """The output c + t before it is scaled [B, T, D]."""
+    """Output c + t before scaling [B, T, D]."""
 
 
 def mix(parameters: AdapterParameters, block: int, z: torch.Tensor, activation: Activation) -> Mixed:
-    """The adapter of a block, counted from 0, for z [B, T, D]."""
+    """Run the adapter of a block, counted from 0, on z [B, T, D]."""
     channels = z @ parameters.channel_down[block].T
     activated_channels = activation.value(channels)
     from_channels = activated_channels @ parameters.channel_up[block].T
@@ -246,8 +246,8 @@ def logits(
     *,
     activation: Activation = QUADRATIC_GELU,
 ) -> torch.Tensor:
-    """Of images whose blocks have the outputs b_1 ... b_L [L, B, T, D]: [B, C]. ValueError for outputs that do not
-    fit."""
+    """Return logits [B, C] of images whose blocks have the outputs b_1 ... b_L [L, B, T, D]. ValueError for outputs
+    that do not fit."""
     check(parameters, outputs)
     hidden = outputs[-1]
     for block, scale in enumerate(parameters.scale):
@@ -256,7 +256,7 @@ def logits(
 
 
 def check(parameters: AdapterParameters, outputs: torch.Tensor) -> None:
-    """Raise ValueError unless outputs [L, B, T, D] are those of a backbone for which the parameters are."""
+    """Raise ValueError unless outputs [L, B, T, D] are those of a backbone that fits the parameters."""
     width, adapters = parameters.head_weight.shape[1], len(parameters.scale)
     wanted = (adapters or "L", "B", parameters.token_up.shape[1] if adapters else "T", width)
     fits = outputs.dim() == 4 and len(outputs) > 0
@@ -270,17 +270,17 @@ def check(parameters: AdapterParameters, outputs: torch.Tensor) -> None:
 
 @torch.no_grad()
 def block_outputs(backbone: nn.Module, images: torch.Tensor, *, batch_size: int = EVALUATION_BATCH) -> torch.Tensor:
-    """b_1 ... b_L of images [B, C, S, S]: float32 [L, B, T, D] without gradients, on the device of the images.
+    """Return b_1 ... b_L of images [B, C, S, S]: float32 [L, B, T, D] without gradients, on the device of the images.
 
-    The backbone computes where its parameters are, `batch_size` images at a time, and stays as it is. All outputs of an
-    image together take 4 L T D bytes: 21 MB for ViT-B of 384 x 384 pixels. Raises ValueError as `final_norm` does, and
-    for no images; of a FriendlyTransformer, ActivationError (polynomials.py) beyond its calibrated intervals.
+    The backbone computes where its parameters are, `batch_size` images at a time, and stays unchanged. All outputs of
+    an image together take 4 L T D bytes: 21 MB for ViT-B of 384 x 384 pixels. Raises ValueError as `final_norm` does,
+    and for no images; for a FriendlyTransformer, ActivationError (polynomials.py) beyond its calibrated intervals.
     """
     final_norm(backbone)
     if len(images) == 0:
         raise ValueError("the outputs of blocks were asked for of no images; at least one is needed")
     device = next(backbone.parameters()).device
-    # The polynomial of a friendly model's final norm is not used, so that it must not refuse what is beyond it.
+    # The polynomial of an MPC-friendly model's final norm is unused, so it must not refuse values out of its range.
     run = backbone.through_blocks if isinstance(backbone, FriendlyTransformer) else backbone
     with _evaluating(backbone), noted(backbone) as seen:
         parts = []
@@ -294,9 +294,9 @@ def block_outputs(backbone: nn.Module, images: torch.Tensor, *, batch_size: int 
 def read_outputs(
     backbone: nn.Module, images: torch.Tensor, *, blocks: int, tokens: int, halvings: Sequence[int] = ()
 ) -> torch.Tensor:
-    """What a step on shares reads of images [B, C, S, S]: float64 [blocks, B, tokens, D], of the last blocks the first
-    tokens, less their mean, and halved so often. Takes the memory of these, and of all outputs of a batch. Raises as
-    block_outputs()."""
+    """Return the inputs of a step on shares for images [B, C, S, S]: float64 [blocks, B, tokens, D], the first tokens
+    of the last blocks, less their mean, and halved. Takes the memory of these, and of all outputs of a batch. Raises as
+    `block_outputs` does."""
     parts = []
     for batch in torch.split(images, EVALUATION_BATCH):
         outputs = block_outputs(backbone, batch)[-blocks:, :, :tokens].double()
@@ -305,23 +305,23 @@ def read_outputs(
 
 
 def halved(outputs: torch.Tensor, halvings: Sequence[int]) -> torch.Tensor:
-    """Outputs of blocks [L, B, T, D], each block's halved so often; as they are, where nothing is said of it."""
+    """Halve each block's outputs [L, B, T, D] so often; return them unchanged without halvings."""
     return outputs * torch.tensor([0.5**times for times in halvings] or [1.0], dtype=outputs.dtype)[:, None, None, None]
 
 
 def halvings_of(outputs: torch.Tensor) -> tuple[int, ...]:
-    """How often the output of each block [L, B, T, D] is to be halved so that no token's norm is above LARGEST_TOKEN;
+    """Return the halvings of each block's output [L, B, T, D] that bring all token norms within LARGEST_TOKEN;
     MOST_HALVINGS at most."""
     largest = outputs.norm(dim=-1).flatten(1).amax(1) / LARGEST_TOKEN
     return tuple(largest.log2().ceil().clamp(0, MOST_HALVINGS).int().tolist())
 
 
 def final_norm(backbone: nn.Module) -> FinalNorm:
-    """The norm between the last block and the head, with float32 copies of its weights. That of a FriendlyTransformer
-    is taken as LayerNorm itself: its polynomial is calibrated for b_L, and what adapters add may leave its interval.
+    """Return the norm between the last block and the head, with float32 copies of its weights. For a
+    FriendlyTransformer it is LayerNorm itself: its polynomial is calibrated for b_L, and adapters may leave its
+    interval.
 
-    ValueError for a backbone that is neither of both kinds, or whose head does not see the class token through this
-    norm alone.
+    ValueError for a backbone of neither kind, or whose head does not see the class token through this norm alone.
     """
     network: Any = backbone
     if isinstance(backbone, FriendlyTransformer):
@@ -353,7 +353,7 @@ def final_norm(backbone: nn.Module) -> FinalNorm:
 
 @contextmanager
 def noted(backbone: Any) -> Iterator[list[torch.Tensor]]:
-    """A list to which every block adds its output."""
+    """Yield a list to which every block adds its output."""
     seen: list[torch.Tensor] = []
     handles = [
         block.register_forward_hook(lambda _block, _inputs, output: seen.append(output)) for block in backbone.blocks

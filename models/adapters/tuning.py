@@ -1,4 +1,4 @@
-"""Prepare a given model for fine-tuning, as model.tune says: adapters, and which parameters require a gradient."""
+"""Prepare a given model for fine-tuning, as set by model.tune: adapters, and which parameters require a gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacit.models.training import seeded
 
 
 def tuned(model: nn.Module, configuration: Architecture, *, classes: int, seed: int) -> nn.Module:
-    """The model with adapters, where only what is trained requires a gradient; `seed` decides what begins at random.
+    """Return the model with adapters, where only the trained part requires a gradient; `seed` decides random weights.
     ValueError for a model that cannot have them."""
     tune, rank = configuration.tune, configuration.rank
     if tune == "all":

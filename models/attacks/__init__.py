@@ -1,4 +1,4 @@
-"""Attacks on what a model's training gives away: from gradients, as a server decodes them, back to images and labels.
+"""Attacks on training: from gradients, as a server decodes them, back to images and labels.
 
-Pure functions on tensors. None is given an image or a label that it has to find; who judges them is elsewhere.
+Pure functions on tensors. None receives an image or a label that it has to find; the evaluation is elsewhere.
 """

@@ -1,10 +1,10 @@
 """APRIL (Lu et al. 2022, "APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers").
 
 Its closed form is for an encoder whose first attention takes the embedded tokens z themselves, without a norm before or
-a residual around it. Then the derivative A of the loss by z, which is the gradient of the position embedding, comes
-through queries, keys and values alone, and with W the matrix of all three W^T dL/dW = A^T z. So z comes out by least
-squares, and the pseudo-inverse of the patch embedding makes pixels. Everything is in float64: A is too ill-conditioned
-for gradients in float32.
+a residual around it. Then the derivative A of the loss by z, which is the gradient of the position embedding, passes
+through queries, keys and values alone, and with W the matrix of all three W^T dL/dW = A^T z. So least squares give z,
+and the pseudo-inverse of the patch embedding gives pixels. Everything is in float64: A is too ill-conditioned for
+gradients in float32.
 
 Otherwise the paper matches gradients g' of candidate images: it minimises |g' - g|^2 + alpha (1 - cosine of the
 gradients of the position embedding). It does not give alpha: here it is a parameter, the first term is divided by
@@ -28,11 +28,11 @@ QKV = "blocks.0.attn.qkv.weight"
 
 
 def image_of(model: nn.Module, gradients: Mapping[str, torch.Tensor]) -> ReadImage:
-    """The image of which these are the gradients, by the names of the model's parameters, if it is of architecture (A).
+    """Return the image with these gradients, by parameter name, if the model is of architecture (A).
 
-    Of another architecture it is whatever the equations give. ValueError for a model without patches, positions for
-    all its tokens, and queries, keys and values in one matrix; for more tokens than the width; and for a gradient that
-    is missing, zero or not finite.
+    For another architecture the result is meaningless. ValueError for a model without patches, positions for all its
+    tokens, and queries, keys and values in one matrix; for more tokens than the width; and for a gradient that is
+    missing, zero or not finite.
     """
     embedding = PatchEmbedding.of(model)
     parameters = dict(model.named_parameters())
@@ -58,10 +58,10 @@ def matched_images(
     iterations: int,
     seed: int,
 ) -> torch.Tensor:
-    """Images [n, C, S, S] in the model's dtype whose gradients are near to these, for labels int64 [n].
+    """Search images [n, C, S, S] in the model's dtype whose gradients match, for labels int64 [n].
 
-    The model is used in evaluation mode; the gradients are those of its mean cross-entropy. What was not sent, or is
-    zero, is not compared. Starts from normal noise by the seed. ValueError as of closed_form.image_of for positions.
+    The model is used in evaluation mode; the gradients are those of its mean cross-entropy. Missing or zero gradients
+    are not compared. The search starts from normal noise by the seed. ValueError as closed_form.image_of for positions.
     """
     embedding = PatchEmbedding.of(model)
     taken(gradients, POSITIONS)

@@ -2,8 +2,8 @@
 
 A client's gradients of one image: those of the patch embedding [D, L] are A^T X, with A [N, D] those of the position
 embedding and X [N, L] the pixels; entries of both are zeroed. Sawada et al. 2024 let their attacker take zeros at face
-value. `alternating` takes turns in solving for X and for the missing entries of A. Rounds on the same image add
-equations with X in common; with the model at rest `pooled` fills one's gaps from the others.
+value. `alternating` solves for X and for the missing entries of A in turn. Rounds on the same image add equations with
+X in common; with a constant model `pooled` fills the gaps of one round from the others.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import torch
 
 SWEEPS: Final = 12
 _RIDGE: Final = 1e-9
-"""Added to the diagonal of normal equations, relative to its mean, where these do not determine everything."""
+"""Added to the diagonal of normal equations, relative to its mean, where these are underdetermined."""
 _BLOCK: Final = 32
-"""Systems that are solved at once: their matrices take N x N x 8 bytes each."""
+"""Systems solved at once: their matrices take N x N x 8 bytes each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedGradients:
-    """What one client sent in one round: zero where it is masked."""
+    """One client's gradients in one round: zero where masked."""
 
     kernel: torch.Tensor
-    """Of the patch embedding, [D, L]: a kernel [D, C, P, P], flattened."""
+    """Gradient of the patch embedding, [D, L]: a kernel [D, C, P, P], flattened."""
     positions: torch.Tensor
-    """Of the position embedding at the patches, [N, D]."""
+    """Gradient of the position embedding at the patches, [N, D]."""
 
 
 def pooled(rounds: Sequence[MaskedGradients]) -> MaskedGradients:
-    """Every entry's mean over the rounds that sent it: of gradients that hardly differ between rounds."""
+    """Return every entry's mean over the rounds that sent it, for gradients that hardly differ between rounds."""
 
     def mean(tensors: list[torch.Tensor]) -> torch.Tensor:
         stacked = torch.stack(tensors)
@@ -46,10 +46,10 @@ def pooled(rounds: Sequence[MaskedGradients]) -> MaskedGradients:
 def alternating(
     rounds: Sequence[MaskedGradients], *, sweeps: int = SWEEPS, progress: Callable[[int, float], None] | None = None
 ) -> torch.Tensor:
-    """The pixels of the patches, float64 [N, L], by alternating least squares over the rounds.
+    """Return the pixels of the patches, float64 [N, L], by alternating least squares over the rounds.
 
-    progress: told the sweep, from 0, and the part of the sent kernel gradients that does not fit, relative to their
-    norm. ValueError for a round of other shapes.
+    progress: receives the sweep, from 0, and the residual of the sent kernel gradients, relative to their norm.
+    ValueError for a round of other shapes.
     """
     shapes = {(one.kernel.shape, one.positions.shape) for one in rounds}
     if len(shapes) != 1:
@@ -60,7 +60,7 @@ def alternating(
     unknown = [(one == 0) for one in features]
     length = torch.stack([kernel.square().sum() for kernel in kernels]).sum().sqrt()
     for sweep in range(sweeps):
-        # Of all rounds' equations, as if their features were one long list.
+        # The equations of all rounds, as if their features were one long list.
         pixels = _solved(torch.cat(features, dim=1), torch.cat(kernels), torch.cat(sent))
         features = [
             _completed(known, pixels, kernel, there, missing)
@@ -76,7 +76,7 @@ def alternating(
 
 
 def _solved(basis: torch.Tensor, values: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
-    """Coefficients [N, columns] of basis [N, equations], by what was sent of values [equations, columns]."""
+    """Solve for coefficients [N, columns] of basis [N, equations] by the sent values [equations, columns]."""
     columns: list[torch.Tensor] = []
     for start in range(0, values.shape[1], _BLOCK):
         there = sent[:, start : start + _BLOCK].T
@@ -89,7 +89,7 @@ def _solved(basis: torch.Tensor, values: torch.Tensor, sent: torch.Tensor) -> to
 def _completed(
     features: torch.Tensor, pixels: torch.Tensor, kernel: torch.Tensor, sent: torch.Tensor, unknown: torch.Tensor
 ) -> torch.Tensor:
-    """Features [N, D] with their unknown entries solved for, by the pixels [N, L]."""
+    """Return features [N, D] with their unknown entries solved for, by the pixels [N, L]."""
     known = features.masked_fill(unknown, 0.0)
     rest = sent * (kernel - known.T @ pixels)
     result = known.clone()
@@ -104,7 +104,7 @@ def _completed(
 
 
 def _regular(normal: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Solutions [systems, N] of normal equations [systems, N, N] with right sides [systems, N]."""
+    """Return solutions [systems, N] of normal equations [systems, N, N] with right sides [systems, N]."""
     ridge = _RIDGE * normal.diagonal(dim1=1, dim2=2).mean(dim=1) + torch.finfo(torch.float64).tiny
     size = normal.shape[-1]
     regular = normal + ridge[:, None, None] * torch.eye(size, dtype=normal.dtype, device=normal.device)

@@ -7,13 +7,13 @@ i of A be the derivative of the loss by token i: A is the gradient of the positi
 
 Both are sent, so X solves D x N equations, with one solution where A has rank N <= D and the gradient is of one image.
 Both sides may be multiplied by the same number: one step of plain SGD is as good as its gradient but for the precision
-of w' - w; what an adaptive optimizer did is not.
+of w' - w; the step of an adaptive optimizer is not.
 
 Labels. With cross-entropy the gradient of the classifier's bias is p - e_y: the label's entry is negative (Zhao et al.
-2020, "iDLG"), and the largest in magnitude, which tells of three classes at least also without a bias. Of n images with
-counts c_j the bias has the gradient (sum over j of c_j P_j - c) / n, P_j the mean probabilities of class j. Ma et al.
-2023, "Instance-wise Batch Label Restoration via Gradients in Federated Learning", take for the features of class j the
-quotient of row j of the weight's gradient and entry j of the bias's; P_j is what the classifier makes of it. The
+2020, "iDLG"), and the largest in magnitude, which identifies it also without a bias from three classes on. For n images
+with counts c_j the bias has the gradient (sum over j of c_j P_j - c) / n, P_j the mean probabilities of class j. Ma et
+al. 2023, "Instance-wise Batch Label Restoration via Gradients in Federated Learning", estimate the features of class j
+as the quotient of row j of the weight's gradient and entry j of the bias's; the classifier maps them to P_j. The
 equations are linear in c, with sum c = n as one more; the result is rounded so that the sum is kept.
 """
 
@@ -31,7 +31,7 @@ POSITIONS = "pos_embed"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PatchEmbedding:
-    """What a model does to an image of C channels and rows x columns patches of P x P pixels; D is its width."""
+    """A model's embedding of an image of C channels and rows x columns patches of P x P pixels; D is its width."""
 
     weight: torch.Tensor = field(repr=False)
     """E, float64 [D, C P P]."""
@@ -54,7 +54,7 @@ class PatchEmbedding:
 
     @classmethod
     def of(cls, model: nn.Module) -> PatchEmbedding:
-        """That of a model. ValueError where it has none whose position embedding is added, one row to every patch."""
+        """Return a model's embedding. ValueError unless its position embedding is added, one row to every patch."""
         parameters = dict(model.named_parameters())
         named = [name for name in (PROJECTION, POSITIONS) if name not in parameters]
         if named:
@@ -80,7 +80,7 @@ class PatchEmbedding:
         return found
 
     def image(self, patches: torch.Tensor) -> torch.Tensor:
-        """[N, C P P] as one image [1, C, S, S]."""
+        """Assemble [N, C P P] into one image [1, C, S, S]."""
         tiles = patches.reshape(*self.grid, *self.shape)  # [rows, columns, C, P, P]
         channels, height, width = self.shape
         image = tiles.permute(2, 0, 3, 1, 4).reshape(1, channels, self.grid[0] * height, self.grid[1] * width)
@@ -88,7 +88,7 @@ class PatchEmbedding:
 
 
 def taken(gradients: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
-    """The gradient of this name in float64 on the CPU. ValueError where it is missing, zero, or not finite."""
+    """Return the gradient of this name in float64 on the CPU. ValueError where it is missing, zero, or not finite."""
     if name not in gradients:
         raise ValueError(f"the gradient of {name!r} is missing: it was not sent, or is not trained")
     gradient = gradients[name].detach().cpu().double()
@@ -100,9 +100,9 @@ def taken(gradients: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
 
 
 def solved(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """The smallest X [n, k] of least squares |left X - right|, left [m, n], right [m, k], and left's condition number.
+    """Return the smallest X [n, k] of least squares |left X - right|, left [m, n], right [m, k]; and left's condition.
 
-    float64, by singular values (LAPACK's gelsd): where left has not full rank, others would divide by rounding errors.
+    float64, by singular values (LAPACK's gelsd): for a rank-deficient left, other drivers divide by rounding errors.
     """
     result = torch.linalg.lstsq(left, right, driver="gelsd")
     values = result.singular_values
@@ -111,18 +111,18 @@ def solved(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, float
 
 @dataclass(frozen=True, eq=False)
 class ReadImage:
-    """An image that a closed form gave; the printed form does not show it."""
+    """An image from a closed form; the representation does not show it."""
 
     image: torch.Tensor = field(repr=False)
-    """float64 [1, C, S, S], normalised as the model was fed."""
+    """float64 [1, C, S, S], normalised like the model's input."""
     condition: float
-    """By how much an error of the gradients is multiplied at worst: condition number of the equations."""
+    """Condition number of the equations: the largest amplification of an error of the gradients."""
 
 
 def image_of(model: nn.Module, gradients: Mapping[str, torch.Tensor]) -> ReadImage:
-    """The image of which these are the gradients, by the names of the model's parameters, or a multiple of them.
+    """Return the image with these gradients, by parameter name, or with a multiple of them.
 
-    Of several images, or with other noise, it is what fits best. ValueError for a model without patches and added
+    For several images, or with other noise, it is the best fit. ValueError for a model without patches and added
     positions, more patches than the width, and a gradient of either that is missing, zero or not finite.
     """
     embedding = PatchEmbedding.of(model)
@@ -140,7 +140,7 @@ def image_of(model: nn.Module, gradients: Mapping[str, torch.Tensor]) -> ReadIma
 
 
 def classifier(model: nn.Module) -> tuple[str, nn.Linear]:
-    """Name and module of the last linear map of a model. ValueError if it has none."""
+    """Return name and module of the last linear map of a model. ValueError if it has none."""
     found = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not found:
         raise ValueError("the model has no linear map, and so no classifier whose gradient tells labels")
@@ -148,10 +148,10 @@ def classifier(model: nn.Module) -> tuple[str, nn.Linear]:
 
 
 def label_of(model: nn.Module, gradients: Mapping[str, torch.Tensor]) -> int:
-    """The label of the one image of which these are the gradients, 0 ... classes - 1.
+    """Return the label of the one image with these gradients, 0 ... classes - 1.
 
     ValueError for a model without classifier, a gradient of it that is missing, zero or not finite, and two classes
-    without a bias, which are alike.
+    without a bias, which are indistinguishable.
     """
     name, head = classifier(model)
     if f"{name}.bias" in gradients:
@@ -164,7 +164,7 @@ def label_of(model: nn.Module, gradients: Mapping[str, torch.Tensor]) -> int:
 
 
 def label_counts(model: nn.Module, gradients: Mapping[str, torch.Tensor], *, images: int) -> torch.Tensor:
-    """How many of the images have each label: int64 [classes], estimated, for gradients of their mean loss.
+    """Estimate the number of images with each label: int64 [classes], from gradients of their mean loss.
 
     ValueError for a model without classifier, no images, and a gradient of it that is missing, zero or not finite.
     """
@@ -172,7 +172,7 @@ def label_counts(model: nn.Module, gradients: Mapping[str, torch.Tensor], *, ima
         raise ValueError(f"{images} images; a gradient is of one at least")
     name, head = classifier(model)
     by_weight, by_bias = taken(gradients, f"{name}.weight"), taken(gradients, f"{name}.bias")
-    # A class whose entry is nothing tells nothing of its features; the common ones do as well.
+    # A class with a zero entry gives no features; the common ones serve instead.
     quotients = by_weight / torch.where(by_bias == 0, torch.inf, by_bias).unsqueeze(1)
     offset = 0 if head.bias is None else head.bias.detach().double()
     probabilities = (quotients @ head.weight.detach().double().T + offset).softmax(dim=1)
@@ -184,7 +184,7 @@ def label_counts(model: nn.Module, gradients: Mapping[str, torch.Tensor], *, ima
 
 
 def whole(counts: torch.Tensor, total: int) -> torch.Tensor:
-    """Integers of this sum, int64, in proportion to counts [classes] that are positive: by largest remainders."""
+    """Return integers of this sum, int64, in proportion to positive counts [classes]: by largest remainders."""
     positive = counts.clamp_min(0)
     scaled = positive * total / positive.sum()
     integers = scaled.floor()

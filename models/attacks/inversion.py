@@ -1,9 +1,9 @@
-"""Images from the gradients of any model by search: images are sought whose gradients match those that were sent.
+"""Images from the gradients of any model by search for images whose gradients match those sent.
 
 `deep_leakage` is that of Zhu et al. 2019, "Deep Leakage from Gradients": L-BFGS on the squared distance, for smooth
-models. Two things differ from the authors' code, for the sake of success: a line search that meets the strong Wolfe
-conditions, and float64. `inverting_gradients` is that of Geiping et al. 2020, "Inverting Gradients - How easy is it to
-break privacy in federated learning?", for networks with ReLUs: Adam on one minus the cosine plus the total variation.
+models. Two changes to the authors' code improve its success: a line search that meets the strong Wolfe conditions, and
+float64. `inverting_gradients` is that of Geiping et al. 2020, "Inverting Gradients - How easy is it to break privacy in
+federated learning?", for networks with ReLUs: Adam on one minus the cosine plus the total variation.
 
 Both read several rounds at once. Layers that were not sent can be left out of the cost or count as zeros. Batch
 normalisation uses its running statistics. The best restart is that with the lowest matching cost.
@@ -22,25 +22,25 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 Gradients = Mapping[str, torch.Tensor]
-"""By the names of a model's parameters."""
+"""By parameter name."""
 Progress = Callable[[int, int, float], None]
-"""Told the restart and the iteration, both from 0, and the cost that was found there."""
+"""Receives the restart and the iteration, both from 0, and the cost."""
 
 STEPS_OF_A_SEARCH: Final = 20
-"""Of L-BFGS, in one iteration of `deep_leakage`, as in its authors' code."""
+"""L-BFGS steps in one iteration of `deep_leakage`, as in its authors' code."""
 DECAYS: Final = (3 / 8, 5 / 8, 7 / 8)
-"""Parts of all iterations after which the steps of Adam shrink by DECAY."""
+"""Fractions of all iterations after which Adam's steps shrink by DECAY."""
 DECAY: Final = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundGradients:
-    """What one round showed: the model that a client was given, and the gradients of its loss, or some of them."""
+    """Observation of one round: the model sent to a client, and the gradients of its loss, or some of them."""
 
     model: nn.Module
     gradients: Gradients
     absent: Literal["left out", "zeros"] = "left out"
-    """What tensors that are not there count as."""
+    """Treatment of missing tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +48,12 @@ class DeepLeakageSettings:
     iterations: int = 300
     restarts: int = 1
     enough: float = 1e-9
-    """The cost, the squared distance by the squared length of the gradients, at which the search ends."""
+    """Cost, the squared distance relative to the squared length of the gradients, at which the search ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InvertingGradientsSettings:
-    """`mean` and `std` of the channels, by which pixels between 0 and 1 were normalised, make the box."""
+    """`mean` and `std` of the channels, which normalised pixels between 0 and 1, define the box."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -70,7 +70,7 @@ class Recovered:
     labels: torch.Tensor
     """int64 [n]."""
     cost: float
-    """How badly the gradients match; without the total variation."""
+    """Mismatch of the gradients, without the total variation."""
 
 
 def deep_leakage(
@@ -82,7 +82,7 @@ def deep_leakage(
     labels: torch.Tensor | None = None,
     progress: Progress | None = None,
 ) -> Recovered:
-    """Images of this shape [n, C, S, S]; labels int64 [n], None: sought too. The generator is that of the CPU.
+    """Return images of this shape [n, C, S, S]; labels int64 [n], None: searched too. The generator is that of the CPU.
 
     ValueError for gradients that do not fit a model.
     """
@@ -144,7 +144,7 @@ def inverting_gradients(
     generator: torch.Generator,
     progress: Progress | None = None,
 ) -> Recovered:
-    """Images of this shape [n, C, S, S], of labels int64 [n]. The generator is that of the CPU.
+    """Return images of this shape [n, C, S, S], with labels int64 [n]. The generator is that of the CPU.
 
     ValueError for gradients that do not fit a model.
     """
@@ -176,12 +176,12 @@ def inverting_gradients(
 
 
 def total_variation(x: torch.Tensor) -> torch.Tensor:
-    """Mean distance of neighbours in height and in width, of images [n, C, S, S]."""
+    """Return the mean distance of neighbours in height and in width, in images [n, C, S, S]."""
     return x.diff(dim=2).abs().mean() + x.diff(dim=3).abs().mean()
 
 
 class _Matching:
-    """Gradients of all rounds as functions of images, beside those that were seen; the models are copies."""
+    """Gradients of all rounds as functions of images, beside the observed ones; the models are copies."""
 
     def __init__(self, observed: Sequence[RoundGradients], dtype: torch.dtype) -> None:
         self.models: list[nn.Module] = []
@@ -209,7 +209,7 @@ class _Matching:
         return drawn.to(self.given[0].device).requires_grad_(True)
 
     def found(self, x: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
-        """The gradients for images and targets: int64 [n], or probabilities [n, classes]."""
+        """Return the gradients for images and targets: int64 [n], or probabilities [n, classes]."""
         gradients: list[torch.Tensor] = []
         for model, parameters in zip(self.models, self._parameters, strict=True):
             loss = cross_entropy(model(x), target)

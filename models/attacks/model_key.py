@@ -1,12 +1,12 @@
-"""What model encryption (models/model_encryption.py) hides from a server: attacks on its key and under it.
+"""Attacks on model encryption (models/model_encryption.py): on its key and under it.
 
-Gradients of one image give X^T A, with A [N, D] those of the position embedding and X [N, L] the pixels; encrypted,
-E_a X^T A. Least squares takes A away and leaves X E_a^T, in the order of E_b.
+Gradients of one image give X^T A, with A [N, D] those of the position embedding and X [N, L] the pixels; encrypted, E_a
+X^T A. Least squares removes A and leaves X E_a^T, in the order of E_b.
 
-A server that knows the first model W and has its ciphertext solves for the key (`KnownPlaintext`): rows of the position
-embedding are told apart by their values, and E_a = W-hat W^+ on the span of the D columns of W. With ciphertexts alone
-(`gram`), an orthogonal E_a keeps the inner products of patches, whose spectrum tells the image from others
-(`most_like`); a Gaussian one keeps them roughly. Whoever has the key, each of the clients, decrypts (`with_key`).
+A server that knows the first model W and has its ciphertext solves for the key (`KnownPlaintext`): it matches rows of
+the position embedding by their values, and E_a = W-hat W^+ on the span of the D columns of W. With ciphertexts alone
+(`gram`), an orthogonal E_a keeps the inner products of patches, whose spectrum identifies the image among others
+(`most_like`); a Gaussian one keeps them roughly. Each client has the key, and decrypts (`with_key`).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING, M
 _EMBEDDINGS: Final = (PATCH_EMBEDDING, POSITION_EMBEDDING)
 
 Tensors = Mapping[str, torch.Tensor]
-"""Of a model or of gradients, by name; both embeddings must be there."""
+"""Tensors of a model or of gradients, by name; both embeddings must be there."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KnownPlaintext:
-    """A key as a server finds it by a model that it knows in the clear and encrypted."""
+    """A key, recovered by a server from a model that it knows in the clear and encrypted."""
 
     order: torch.Tensor
     """Encrypted row i of the position embedding is plain row order[i]: int64 [rows]."""
     inverse: torch.Tensor = field(repr=False)
-    """Takes encrypted patches back, as far as they can be: float64 [L, L]."""
+    """Inverts the map of patches, as far as possible: float64 [L, L]."""
 
     @classmethod
     def of(cls, plain: Tensors, encrypted: Tensors) -> KnownPlaintext:
-        """From both forms of the same model. ValueError for other shapes."""
+        """Recover the key from both forms of the same model. ValueError for other shapes."""
         for name in _EMBEDDINGS:
             if plain[name].shape != encrypted[name].shape:
                 raise ValueError(
@@ -55,7 +55,7 @@ class KnownPlaintext:
         return cls(order=torch.as_tensor(order), inverse=known @ torch.linalg.pinv(seen))
 
     def image(self, gradients: Tensors, image_size: int) -> torch.Tensor:
-        """The image, normalised float32 [1, C, S, S], behind encrypted gradients. ValueError as of `patches`."""
+        """Return the image, normalised float32 [1, C, S, S], behind encrypted gradients. ValueError as `patches`."""
         found = patches(gradients, image_size) @ self.inverse.T
         prefix = len(self.order) - len(found)
         plain = torch.empty_like(found)
@@ -64,7 +64,7 @@ class KnownPlaintext:
 
 
 def patches(gradients: Tensors, image_size: int) -> torch.Tensor:
-    """Pixels of the patches, float64 [N, L], behind the gradients of one image of this size; still as encrypted.
+    """Return pixels of the patches, float64 [N, L], from the gradients of one image of this size; still encrypted.
 
     ValueError unless the patch size divides the image size, and there are positions for all patches and D >= N.
     """
@@ -82,23 +82,23 @@ def patches(gradients: Tensors, image_size: int) -> torch.Tensor:
 
 
 def gram(gradients: Tensors, image_size: int) -> torch.Tensor:
-    """Inner products of the patches of one image, float64 [N, N], in an unknown order, from encrypted gradients.
+    """Return inner products of the patches of one image, float64 [N, N], in an unknown order, from encrypted gradients.
 
-    Only where E_a is orthogonal. ValueError as of `patches`.
+    Valid only for an orthogonal E_a. ValueError as `patches`.
     """
     found = patches(gradients, image_size)
     return found @ found.T
 
 
 def most_like(products: torch.Tensor, candidates: torch.Tensor) -> int:
-    """Which of the candidates, patches [n, N, L], has inner products [N, N] most like these, whatever their order."""
+    """Return the candidate among patches [n, N, L] whose inner products match these [N, N] best, in any order."""
     spectrum = torch.linalg.eigvalsh(products.double()).clamp_min(0).sqrt().flip(0)
     theirs = torch.linalg.svdvals(candidates.double())
     return int((theirs - spectrum[: theirs.shape[1]]).square().sum(dim=1).argmin())
 
 
 def with_key(key: ModelKey, gradients: Tensors, image_size: int) -> torch.Tensor:
-    """The image, normalised float32 [1, C, S, S], that an insider sees in encrypted gradients of one image."""
+    """Return the image, normalised float32 [1, C, S, S], that an insider sees in encrypted gradients of one image."""
     named: Layout = key.layout
     encrypted = np.zeros(named.size, np.float32)
     for name in _EMBEDDINGS:
@@ -111,7 +111,7 @@ def with_key(key: ModelKey, gradients: Tensors, image_size: int) -> torch.Tensor
 
 
 def _assembled(pixels: torch.Tensor, kernel: torch.Size) -> torch.Tensor:
-    """Patches [N, C P P] in their order, as one image."""
+    """Assemble patches [N, C P P], in their order, into one image."""
     side = math.isqrt(len(pixels))
     _, channels, height, width = kernel
     grid = pixels.float().reshape(side, side, channels, height, width)

@@ -1,1 +1,1 @@
-"""Readers of data sets in the formats in which they are published; each module reads one. Nothing is downloaded."""
+"""Readers of data sets in their published formats, one per module. Nothing is downloaded."""

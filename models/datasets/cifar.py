@@ -58,8 +58,8 @@ CIFAR100: Final = Variant(
 def read(directory: Path, *, variant: Variant, reader: type[Any] | None = None) -> Source:
     """Read the folder of the binary version in `directory`, else that of the Python version.
 
-    `reader` stands in for torchvision.datasets.CIFAR10 or CIFAR100, which carries the checksums. Raises
-    FileNotFoundError for a missing folder or file, ValueError for another length or checksum, or a label out of range.
+    `reader` replaces torchvision.datasets.CIFAR10 or CIFAR100, which has the checksums. Raises FileNotFoundError for a
+    missing folder or file, ValueError for another length or checksum, or a label out of range.
     """
     folder = directory / variant.folder
     if folder.is_dir():

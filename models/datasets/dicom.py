@@ -13,9 +13,8 @@ _GREY: Final = ("MONOCHROME1", "MONOCHROME2")
 
 
 def read(path: Path) -> Image.Image:
-    """Grey with eight bits, by the rescale slope and the first window or table that the file names, or else from its
-    lowest to its highest value; or in RGB. ValueError for one that cannot be read, several frames, other colours, and
-    without pydicom."""
+    """Read eight-bit grey, by the rescale slope and the first window or table in the file, or else from its lowest to
+    its highest value; or RGB. ValueError for an unreadable file, several frames, other colours, and without pydicom."""
     try:
         from pydicom import dcmread
         from pydicom.errors import BytesLengthException, InvalidDicomError

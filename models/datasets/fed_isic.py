@@ -17,8 +17,8 @@ _CENTRES: Final = 6
 
 
 def read(directory: Path) -> Source:
-    """Read the pooled training and test images of all centres. Raises FileNotFoundError for what is missing, ValueError
-    for a row out of range, or a fold or class without images."""
+    """Read the pooled training and test images of all centres. FileNotFoundError for missing files, ValueError for a
+    row out of range, or a fold or class without images."""
     images = require_folder(directory / "ISIC_2019_Training_Input_preprocessed", purpose="the images of Fed-ISIC2019")
     path = directory / "train_test_split"
     folds: dict[str, list[tuple[Path, int, int]]] = {"train": [], "test": []}
@@ -43,7 +43,7 @@ def read(directory: Path) -> Source:
 
 
 def at(centres: Sequence[int], source: Source) -> Source:
-    """Of what `read` found, the images of these centres alone. ValueError for one without a training image."""
+    """Keep the images of these centres. ValueError for a centre without a training image."""
 
     def taken(samples: Samples) -> Samples:
         assert samples.centres is not None

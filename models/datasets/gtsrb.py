@@ -4,8 +4,8 @@ In gtsrb/, GTSRB/Training/00000 ... 00042 are for training, GTSRB/Final_Test/Ima
 
 Those are 26,640 training images. The literature, FedRSM (Chen et al. 2023) too, trains on 34,799: the 39,209 of the
 final training set, in GTSRB/Final_Training/Images, less a tenth of the tracks of each class, rounded up (a track, some
-30 pictures of one sign, shares the first number of its names). Where that folder is there, it is read so. Which tracks
-others leave out is nowhere said; here it is the last ones.
+30 pictures of one sign, shares the first number of its names). That folder is read in this way if it exists. The
+literature does not say which tracks it leaves out; here it is the last ones.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ _CLASSES: Final = 43
 
 
 def read(directory: Path) -> Source:
-    """Read all 43 classes. Raises FileNotFoundError for what is missing, ValueError for an empty class or bad table."""
+    """Read all 43 classes. FileNotFoundError for missing files, ValueError for an empty class or bad table."""
     base = require_folder(directory / "gtsrb", purpose="GTSRB in the folders that torchvision uses")
     names = tuple(f"{label:05d}" for label in range(_CLASSES))
     final = base / "GTSRB" / "Final_Training" / "Images"

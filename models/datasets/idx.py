@@ -1,4 +1,4 @@
-"""The files of MNIST (LeCun et al. 1998), and of those that have its form, as Fashion-MNIST (Xiao et al. 2017)."""
+"""Files in the format of MNIST (LeCun et al. 1998), such as those of Fashion-MNIST (Xiao et al. 2017)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _BYTES: Final = 0x08
 
 
 def read(directory: Path, *, names: tuple[str, ...]) -> Source:
-    """The four files, compressed or not, in the folder or where torchvision puts them (MNIST/raw).
+    """Read the four files, compressed or not, in the folder or torchvision's place (MNIST/raw).
 
-    FileNotFoundError for a missing one, ValueError for one of another form.
+    FileNotFoundError for a missing file, ValueError for another format.
     """
     found = sorted(directory.glob("*/raw"))
     folder = next((path for path in (directory, directory / "raw", *found) if _there(path)), directory)

@@ -1,8 +1,8 @@
-"""Files of images in a folder: which are read, and which are skipped, for training and for private inference alike.
+"""Files of images in a folder, and the rules to read or skip them, for training and for private inference alike.
 
-Systems and programs leave files between images: hidden ones, AppleDouble halves ("._1.jpg"), thumbnails. They are
-skipped, as are formats that are not read; each kind is counted, so that nobody trains on fewer images than they think.
-A file that several names or links lead to is one image.
+Systems and programs leave files between images: hidden ones, AppleDouble halves ("._1.jpg"), thumbnails. These and
+unsupported formats are skipped; each kind is counted, so that no user trains on fewer images than expected. A file with
+several names or links is one image.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ EXTENSIONS: Final = (
     *dicom.EXTENSIONS,
 )  # fmt: skip
 _THUMBNAILS: Final = frozenset({"thumbs.db", "ehthumbs.db", "__macosx", "@eadir", "thumbnails"})
-"""Names that systems give to what they derive from images, in lower case."""
+"""Files that systems derive from images, in lower case."""
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """Entries of folders that are not read: by kind, how many there are and the first one."""
+    """Skipped entries of folders: the number of each kind, and the first one."""
 
     kinds: dict[str, tuple[int, Path]] = field(default_factory=dict)
     unreadable: dict[Path, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Skipped:
 
 
 def image_files(path: Path, skipped: Skipped | None = None) -> tuple[Path, ...]:
-    """The file, or the image files in and below the folder, sorted by path. ValueError if there are none.
+    """Return the file, or the image files in and below the folder, sorted by path. ValueError if there are none.
 
     skipped: counts all other entries."""
     if path.is_file():
@@ -60,7 +60,7 @@ def image_files(path: Path, skipped: Skipped | None = None) -> tuple[Path, ...]:
 
 
 def readable_files(path: Path, skipped: Skipped) -> tuple[Path, ...]:
-    """As `image_files`, without those that cannot be read, which `skipped` then holds. ValueError if none can."""
+    """Return `image_files` without unreadable ones, which `skipped` then holds. ValueError if none is readable."""
     files = image_files(path, skipped)
     skipped.unreadable.update((file, reason) for file in files if (reason := unreadable(file)))
     if len(skipped.unreadable) == len(files):
@@ -108,15 +108,14 @@ def walk(root: Path, skipped: Skipped, *, extensions: Sequence[str] = EXTENSIONS
 
 
 def identity(path: Path) -> tuple[int, int] | str:
-    """Equal for all names of one file or folder, where links lead to it."""
+    """Return an identifier that is equal for all names of one file or folder, including links."""
     found = path.stat()
-    # Some network file systems number nothing.
+    # Some network file systems have no inode numbers.
     return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(path)
 
 
 def readable_name(path: Path) -> Path:
-    """Return the path. ValueError if its name is not UTF-8, as on disks of other systems: no file and no screen could
-    name it."""
+    """Return the path. ValueError if its name is not UTF-8, as on other systems' disks: no output could show it."""
     try:
         path.name.encode()
     except UnicodeEncodeError:
@@ -126,10 +125,10 @@ def readable_name(path: Path) -> Path:
 
 
 def class_name(folder: Path) -> str:
-    """The class that a folder is for: its name in Unicode's composed form, which systems write differently."""
+    """Return a folder's class: its name in Unicode's composed form, since systems write it differently."""
     return normalize("NFC", readable_name(folder).name)
 
 
 def is_class(path: Path) -> bool:
-    """Whether the entry is a folder that people have made."""
+    """Whether the entry is a folder made by a user."""
     return path.is_dir() and not path.name.startswith(".") and path.name.lower() not in _THUMBNAILS

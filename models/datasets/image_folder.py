@@ -8,10 +8,10 @@ from tacit.models.datasets.samples import FileImages, Samples, Source, labelled,
 
 
 def read(directory: Path) -> Source:
-    """Classes are the folders in train that are not hidden, in alphabetical order; the test images come from test, or
-    else from val. Where there is one of the two, its classes are all. The notes count what is skipped.
+    """Read classes from the folders in train that are not hidden, in alphabetical order; the test images come from
+    test, or else from val. If only one of the two exists, it defines the classes. The notes count skipped files.
 
-    Raises FileNotFoundError where both are missing, ValueError for a class without images or not in train, and for an
+    Raises FileNotFoundError if both are missing, ValueError for a class without images or not in train, and for an
     image in two classes.
     """
     train, test = directory / "train", directory / "test"
@@ -34,10 +34,10 @@ def read(directory: Path) -> Source:
 def samples_by_class(
     root: Path, labels: dict[str, int], *, extensions: Sequence[str] = EXTENSIONS, skipped: Skipped | None = None
 ) -> Samples:
-    """The images in and below ROOT/CLASS for every class, each class sorted by path. ValueError for an empty class,
-    and for a file that links bring into two classes.
+    """Return the images in and below ROOT/CLASS for every class, each class sorted by path. ValueError for an empty
+    class, and for a file that links bring into two classes.
 
-    skipped: counts what is no image."""
+    skipped: counts files that are no images."""
     if not labels:
         return labelled([])
     skipped = Skipped() if skipped is None else skipped

@@ -14,22 +14,22 @@ from tacit.models.datasets.samples import ArrayImages, Indices, Pixels, Samples,
 
 _MOST_CLASSES: Final = 2**16
 _MOST_CHANNELS: Final = 4
-"""An image of more has its axes in another order, if an earlier axis could be the channels."""
+"""Most channels. With more, and an earlier axis that could be the channels, the axes are in another order."""
 
 
 def require(path: Path) -> Path:
-    """`path`, which is a file. FileNotFoundError if it is not."""
+    """Return `path`, which is a file. FileNotFoundError if it is not."""
     if not path.is_file():
         raise FileNotFoundError(f"data.source {str(path)!r} is no file; give the path of an .npz file")
     return path
 
 
 def read(path: Path) -> Source:
-    """Images uint8 [N, H, W] or [N, H, W, C]; labels numbers or names [N] or [N, 1], or one-hot [N, classes]. Classes
-    are 0 to the largest label of y_train, or of y_test where that is all there is; of names, all that occur. Files of
-    MedMNIST have other keys.
+    """Read images uint8 [N, H, W] or [N, H, W, C]; labels numbers or names [N] or [N, 1], or one-hot [N, classes].
+    Numeric classes are 0 to the largest label of y_train, or of y_test if it is alone; named ones, all that occur.
+    MedMNIST's files have other keys.
 
-    Raises FileNotFoundError for a missing file and ValueError for one that does not hold what it should.
+    Raises FileNotFoundError for a missing file and ValueError for invalid content.
     """
     where = f"data.source {str(require(path))!r}"
     try:
@@ -37,7 +37,7 @@ def read(path: Path) -> Source:
         if not isinstance(archive, NpzFile):
             raise ValueError("it holds one bare array")
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        # numpy takes whatever is no archive for a pickle, and tells how to load that, which nobody should.
+        # numpy suggests loading any other file as a pickle, which would run its code.
         reason = "it is no archive of arrays" if "pickle" in str(error) else error
         raise ValueError(f"{where} is not a readable .npz file: {reason}; write it with numpy.savez") from error
     with archive:
@@ -111,7 +111,7 @@ def _bytes(name: str, images: npt.NDArray[Any]) -> str:
 
 
 def _labels(where: str, name: str, labels: npt.NDArray[Any], images: int) -> npt.NDArray[Any]:
-    """One label for each image, a number or a name [N]."""
+    """Return one label for each image, a number or a name [N]."""
     form = f"{where}: {name} is {labels.dtype} {list(labels.shape)}"
     if labels.ndim == 2 and labels.shape[1] > 1 and len(labels) == images and labels.dtype.kind in "iufb":
         if not ((labels == 0) | (labels == 1)).all() or not (labels.sum(axis=1) == 1).all():
@@ -127,7 +127,7 @@ def _labels(where: str, name: str, labels: npt.NDArray[Any], images: int) -> npt
 
 
 def _named(where: str, labels: dict[str, npt.NDArray[Any]]) -> tuple[str, ...]:
-    """Names of the classes, where labels are names, which become numbers in their place; () for numbers."""
+    """Replace named labels by numbers in place and return the names of the classes; () for numbers."""
     texts = {part: found.astype(str) for part, found in labels.items() if found.dtype.kind in "US"}
     if len(texts) != len(labels):
         return ()

@@ -20,21 +20,21 @@ _MOST_NAMES_SHOWN: Final = 8
 
 
 def require_folder(path: Path, *, purpose: str) -> Path:
-    """`path`, which is a folder. Raises FileNotFoundError that says what it is for and what is there instead."""
+    """Return `path`, which is a folder. FileNotFoundError states its purpose and what is there instead."""
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is no folder; expected {purpose}; {around(path)}")
     return path
 
 
 def require_file(path: Path, *, purpose: str) -> Path:
-    """`path`, which is a file. Raises FileNotFoundError that says what it is for and what is there instead."""
+    """Return `path`, which is a file. FileNotFoundError states its purpose and what is there instead."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file; expected {purpose}; {around(path)}")
     return path
 
 
 def require_checksum(path: Path, *, md5: str, purpose: str) -> None:
-    """Raises FileNotFoundError for a missing file, ValueError if it is not the published one, `md5` in hexadecimal."""
+    """Raise FileNotFoundError for a missing file, ValueError unless its checksum is `md5` (hexadecimal)."""
     with require_file(path, purpose=purpose).open("rb") as file:
         found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if found != md5:
@@ -44,7 +44,7 @@ def require_checksum(path: Path, *, md5: str, purpose: str) -> None:
 
 
 def around(path: Path) -> str:
-    """What the nearest folder above `path` holds, cut short."""
+    """Describe the content of the nearest folder above `path`, cut short."""
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     names = sorted(entry.name + "/" * entry.is_dir() for entry in folder.iterdir())
     shown = ", ".join(names[:_MOST_NAMES_SHOWN]) + ", ..." * (len(names) > _MOST_NAMES_SHOWN)
@@ -52,7 +52,7 @@ def around(path: Path) -> str:
 
 
 def lines(path: Path, *, purpose: str) -> list[str]:
-    """The lines of a text file without those that are blank. FileNotFoundError, or ValueError if it is not UTF-8."""
+    """Return the lines of a text file that are not blank. FileNotFoundError, or ValueError if it is not UTF-8."""
     try:
         text = require_file(path, purpose=purpose).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -63,10 +63,10 @@ def lines(path: Path, *, purpose: str) -> list[str]:
 def table(
     path: Path, *, purpose: str, columns: Sequence[str], delimiter: str, header: bool = True
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """The rows of a text table, each with its place for messages ("FILE line 7").
+    """Yield the rows of a text table, each with its place for messages ("FILE line 7").
 
-    With a `header`, `columns` must be among those that it names; without, they are the first ones. Raises
-    FileNotFoundError, or ValueError for a missing column, a row that is too short, or what is not CSV.
+    With a `header`, `columns` must be in it; without, they name the first columns. Raises FileNotFoundError, or
+    ValueError for a missing column, a row that is too short, or invalid CSV.
     """
     named = None if header else list(columns)
     try:
@@ -86,7 +86,7 @@ def table(
 
 
 def whole_number(text: str, *, below: int, place: str, column: str) -> int:
-    """The number in a cell, from 0 to `below` - 1. Raises ValueError that names the place."""
+    """Parse the number in a cell, from 0 to `below` - 1. ValueError names the place."""
     if not (text.isascii() and text.isdigit() and int(text) < below):
         raise ValueError(f"{place}: {column} is {text!r}, expected 0 to {below - 1}")
     return int(text)
@@ -97,7 +97,7 @@ Pixels = npt.NDArray[np.uint8]  # [N, H, W, C]
 
 WHITE: Final = 255
 MOST_DECODED_FOR_STATISTICS: Final = 4096
-"""Files whose pixels stand for all of a larger set. The standard error of a mean is then below 1/64 of a deviation."""
+"""Files whose pixels represent a larger set. The standard error of a mean is then below 1/64 of a deviation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,16 +112,16 @@ class ArrayImages:
         return len(self.array)
 
     def sizes(self) -> Iterator[tuple[int, int]]:
-        """Height and width of every image as it is stored, without decoding it. ValueError names an unreadable file."""
+        """Yield height and width of every stored image, without decoding it. ValueError names an unreadable file."""
         return repeat((self.array.shape[1], self.array.shape[2]), len(self))
 
     def pixels(self, indices: Indices, *, size: int) -> Pixels:
-        """The images at `indices`: uint8 [len(indices), H, W, channels]. Those in files are brought to H = W = `size`,
-        because their sizes differ; those in arrays keep their own. ValueError names an unreadable file."""
+        """Return the images at `indices`: uint8 [len(indices), H, W, channels]. Files, which differ in size, are scaled
+        to H = W = `size`; arrays keep their own. ValueError names an unreadable file."""
         return self.array[indices]
 
     def representative(self) -> Indices:
-        """The images that the mean and deviation of the pixels are taken from."""
+        """Return the images for the mean and deviation of the pixels."""
         return np.arange(len(self))
 
     def part(self, indices: Indices) -> "ArrayImages":
@@ -130,18 +130,18 @@ class ArrayImages:
 
 Interpolation = Literal["bilinear", "bicubic"]
 LEAST_CROP: Final = 0.5
-"""Least part of an edge that a crop keeps. A smaller one would let whoever names it make others scale to any size."""
+"""Least fraction of an edge that a crop keeps. A smaller one would let its author make others scale to any size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """How an image of any size becomes a square one of S pixels, as timm scales images for evaluation.
+    """Conversion of an image of any size to a square one of S pixels, as timm scales images for evaluation.
 
     Pillow's filters widen with the factor of a reduction: they are antialiased."""
 
     interpolation: Interpolation = "bilinear"
     squash: bool = True
-    """Whether both edges are scaled to S / crop pixels. Otherwise the shorter one is, and the other in proportion."""
+    """Whether both edges are scaled to S / crop pixels; otherwise the shorter one is, and the other in proportion."""
     crop: float = 1.0
     """From LEAST_CROP to 1; the square of S pixels in the middle is cut out."""
 
@@ -165,7 +165,7 @@ class FileImages:
     paths: tuple[Path, ...] = field(repr=False)
     scaling: Scaling = field(default=SQUASHED, kw_only=True, repr=False)
     white: int = field(default=WHITE, kw_only=True, repr=False)
-    """The number that a white pixel becomes: that of the images that a model has learned from."""
+    """Value of a white pixel: as in a model's training images."""
 
     channels: ClassVar[int] = 3
 
@@ -176,7 +176,7 @@ class FileImages:
         for path in self.paths:
             with _opened(path) as image:
                 height, width = image.height, image.width
-                # Pillow has turned the sizes of TIFF files already.
+                # Pillow has already swapped the sizes of rotated TIFF files.
                 turned = image.format != "TIFF" and _orientation(image) in _SIDEWAYS
             yield (width, height) if turned else (height, width)
 
@@ -197,7 +197,7 @@ class FileImages:
 
 
 class Images(Protocol):
-    """Images of one split, all with the same number of channels; as ArrayImages, which says what each method does."""
+    """Images of one split, all with the same number of channels; ArrayImages documents the methods."""
 
     @property
     def channels(self) -> int: ...
@@ -214,10 +214,10 @@ class Samples:
     labels: Indices = field(repr=False)
     """int64 [N], 0 ... classes - 1."""
     centres: Indices | None = field(repr=False, default=None)
-    """int64 [N], where each image was taken; None if the data set does not say."""
+    """int64 [N], the centre of each image; None if the data set does not say."""
 
     def part(self, indices: Indices) -> "Samples":
-        """The images at these indices, with what is known of them."""
+        """Return the images at these indices, with their labels and centres."""
         return Samples(
             self.images.part(indices), self.labels[indices], None if self.centres is None else self.centres[indices]
         )
@@ -231,18 +231,18 @@ def labelled(found: Iterable[tuple[str | Path, int]]) -> Samples:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A data set as its reader found it. Every label has a name. A party may have one of the two parts only."""
+    """A data set, as its reader found it. Every label has a name. A party may have only one of the two parts."""
 
     train: Samples
     test: Samples
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """Lines for whoever gave the data, on skipped files and on likely mistakes."""
+    """Lines for the user, on skipped files and on likely mistakes."""
     white: int = WHITE
 
     def read_as(self, scaling: Scaling, white: int) -> "Source":
-        """The same, its image files brought to what a model takes that has learned from images of this white. Arrays
-        stay as they are."""
+        """Return the data set with its image files converted to the input of a model trained with this white. Arrays
+        are unchanged."""
         train, test = (
             replace(part, images=replace(part.images, scaling=scaling, white=white))
             if isinstance(part.images, FileImages)
@@ -252,7 +252,7 @@ class Source:
         return replace(self, train=train, test=test, white=white)
 
     def remarked(self) -> "Source":
-        """The same, with a note about classes that no image is there to train on, or to test where that is all."""
+        """Return the data set with a note on classes without training images, or test images if it has no others."""
         part, what = (self.train, "training image") if len(self.train.labels) else (self.test, "image")
         present = set(part.labels.tolist())
         empty = [name for label, name in enumerate(self.class_names) if label not in present]
@@ -272,7 +272,7 @@ _TURNS: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""By the orientation that a camera has noted (EXIF 2.32, tag 0x0112): what turns the pixels as they are to be seen."""
+"""Transformation to the upright image, by the orientation from a camera (EXIF 2.32, tag 0x0112)."""
 _SIDEWAYS: Final = (5, 6, 7, 8)
 _ORIENTATION: Final = 0x0112
 _TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
@@ -287,7 +287,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def displayed(image: Image.Image) -> Image.Image:
-    """The image as viewers show it: upright, in RGB with eight bits a channel, on white where it is transparent."""
+    """Return the image as viewers show it: upright, eight-bit RGB, on white where it is transparent."""
     stated = image.size
     image.load()
     if image.size != stated:
@@ -303,7 +303,7 @@ def displayed(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """A grey image of 16 bits with the upper eight, which Pillow keeps of coloured ones."""
+    """Reduce a grey image of 16 bits to its upper eight, as Pillow does for coloured ones."""
     tags = getattr(image, "tag_v2", {})
     values = np.asarray(image).astype(np.uint32) >> int(tags.get(_TIFF_BITS, (16,))[0]) - 8
     if tags.get(_TIFF_PHOTOMETRIC) == 0:
@@ -314,7 +314,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def unreadable(path: Path) -> str:
-    """Why an image file cannot be read, with its path; "" for one that can."""
+    """Explain why an image file cannot be read, with its path; "" if it can."""
     try:
         with _opened(path) as image:
             displayed(image)
@@ -330,11 +330,11 @@ def _opened(path: Path) -> Iterator[Image.Image]:
             # Pillow has PNG and PNM files of 16 bits as such, and in older versions as integers up to 65535.
             deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
             if not deep and image.mode.startswith(("I", "F")):
-                # Pillow would cut off what is beyond 255.
+                # Pillow would clip values beyond 255.
                 raise ValueError(
                     f"its pixels have 32 bits (mode {image.mode}), whose range nothing says; save it with 8 or 16 bits"
                 )
             yield image
-    # What Pillow's decoders raise on damaged files; most of it is OSError.
+    # Exceptions of Pillow's decoders on damaged files; most are OSError.
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} is not a readable image: {error}") from error

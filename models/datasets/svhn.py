@@ -1,7 +1,7 @@
 """Street View House Numbers, cropped digits (Netzer et al. 2011): train_32x32.mat and test_32x32.mat.
 
-A damaged MATLAB file can crash the library that parses it. So, as torchvision does, a file is parsed only after its MD5
-checksum matched the published one. In the files, label 10 means the digit 0; torchvision's reader sees to that.
+A damaged MATLAB file can crash the library that parses it. So, as in torchvision, a file is parsed only after its MD5
+checksum matched the published one. In the files, label 10 means the digit 0; torchvision's reader converts it.
 """
 
 from pathlib import Path
@@ -11,9 +11,9 @@ from tacit.models.datasets.samples import ArrayImages, Samples, Source, require_
 
 
 def read(directory: Path, *, reader: type[Any] | None = None) -> Source:
-    """Read both files. `reader` stands in for torchvision.datasets.SVHN, which carries the checksums.
+    """Read both files. `reader` replaces torchvision.datasets.SVHN, which has the checksums.
 
-    Raises FileNotFoundError for a missing file, ValueError for one of another checksum.
+    Raises FileNotFoundError for a missing file, ValueError for another checksum.
     """
     # Imported here because torchvision takes a second to import and not every source needs it.
     from torchvision.datasets import SVHN

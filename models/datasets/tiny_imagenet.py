@@ -1,6 +1,6 @@
 """Tiny ImageNet (Le and Yang 2015): 200 classes of ImageNet at 64 x 64 pixels.
 
-The folder test carries no labels; as everywhere, the images of val serve as the test.
+The folder test has no labels; as usual, the images of val are the test set.
 """
 
 from pathlib import Path
@@ -10,8 +10,8 @@ from tacit.models.datasets.samples import Source, labelled, lines, require_folde
 
 
 def read(directory: Path) -> Source:
-    """Read the classes of wnids.txt, in alphabetical order. Raises FileNotFoundError for what is missing, ValueError
-    for an empty class or an annotation of another class."""
+    """Read the classes of wnids.txt, in alphabetical order. FileNotFoundError for missing files, ValueError for an
+    empty class or an annotation of another class."""
     base = require_folder(directory / "tiny-imagenet-200", purpose="Tiny ImageNet")
     names = sorted(lines(base / "wnids.txt", purpose="the identifiers of the classes"))
     labels = {name: label for label, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Data sets of torchvision by the names of their classes, as torchvision has put them on the disk."""
+"""Data sets of torchvision by class name, in torchvision's layout on the disk."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class TorchvisionImages:
 
 
 def read(directory: Path, name: str) -> Source:
-    """The data set of this class of torchvision.datasets. ValueError for an unknown one, one that is not there, or that
-    has no labels of classes."""
+    """Read the data set of this class of torchvision.datasets. ValueError for one that is unknown, missing, or without
+    labels of classes."""
     from torchvision import datasets
 
     kind = getattr(datasets, name, None) if name in datasets.__all__ else None

@@ -1,1 +1,1 @@
-"""Vision transformers that also run on encrypted or shared values: of additions and products only, or as they are."""
+"""MPC-friendly vision transformers, for encrypted or shared values: additions and products only, or exact functions."""

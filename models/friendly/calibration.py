@@ -1,9 +1,9 @@
 """The range of every value in a transformer: measured in the clear on typical images, and bounded by the weights.
 
-A computation on shares sees no value, so it must know of each beforehand how large it becomes, and a polynomial is
-valid within an interval only. In calibration the model runs on typical images; every gauge takes the smallest and the
-largest value that pass it, and the interval is widened by a margin: a factor upwards, and downwards too where only
-positive values are possible. The intervals are public: all parties of a computation on shares learn them.
+A computation on shares sees no value, so the range of each must be known beforehand, and a polynomial is valid within
+an interval only. In calibration the model runs on typical images; every gauge records the smallest and the largest
+value that pass it, and the interval is widened by a margin: a factor upwards, and downwards too where only positive
+values are possible. The intervals are public: all parties of a computation on shares learn them.
 
 Bounds that hold for every image follow from the weights alone. They begin with LayerNorm. It gives x^ = (x - mean) /
 sqrt(variance + eps), D values whose sum is 0 and whose norm is sqrt(D variance / (variance + eps)) < sqrt(D), then
@@ -15,8 +15,8 @@ a row may lose its mean, since x^ has the sum 0. By Cauchy-Schwarz, with a row A
 
     |(A x^ + a)_j| <= |A_j| sqrt(D) + |a_j|,   |A x^ + a| <= |A| sqrt(D) + |a|.
 
-Each of the first is attained by the x^ along its row, the second where a is 0. What follows from them stands beside the
-fields below. All is float64 and exact but for its rounding: a computation in fixed point adds its own errors.
+Each of the first is attained by the x^ along its row, the second where a is 0. The fields below document the bounds
+that follow. All is float64 and exact but for its rounding: a computation in fixed point adds its own errors.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ from tacit.models.friendly.transformer import (
 )
 
 _LOWEST_GELU: Final = 0.1701
-"""GELU is never below -0.16998, which it is at -0.7518; by a tanh not below -0.17005, quick GELU not below -0.1637."""
+"""GELU is never below -0.16998, its value at -0.7518; by a tanh not below -0.17005, quick GELU not below -0.1637."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Increment:
-    """What a half of a block adds to a token of the residual stream."""
+    """The change of a token in the residual stream by one half of a block."""
 
     norm: float
-    """Of the whole token."""
+    """Norm of the whole token."""
     entries: tuple[float, ...]
     """Magnitude of each of its D values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCeiling:
-    """No input makes a value larger. Magnitudes."""
+    """Magnitudes that no input exceeds."""
 
     queries: tuple[float, ...]
     """By head, norm of a query: |A| sqrt(D) + |a| for the rows of the head."""
@@ -80,17 +80,17 @@ class BlockCeiling:
     hidden: float
     """Argument of GELU, the same of the first layer behind the second LayerNorm."""
     attention: Increment
-    """What a softmax mixes has the norm of what it mixes at most: with V_h the A of a head's values, v all their a, P_h
-    the columns of the projection for them, and z_h within sqrt(D), it is the sum of P_h V_h z_h, plus P v + p. Entries:
-    the norms of the rows of all P_h V_h, added up; norm: the same of |P_h V_h|, or sqrt(H) times the singular value of
-    all beside each other, if that is less. A softmax by polynomials adds its error."""
+    """A softmax's output norm is at most that of its inputs. With V_h the A of a head's values, v all their a, P_h the
+    columns of the projection for them, and z_h within sqrt(D), the attention adds the sum of P_h V_h z_h, plus P v + p.
+    Entries: the summed row norms of all P_h V_h; norm: the sum of |P_h V_h|, or sqrt(H) times the singular value of all
+    side by side, if that is less. A softmax by polynomials adds its error."""
     mlp: Increment
-    """Through GELU, which is between -0.17 and its argument, and nowhere larger than it; or the quadratic one, which is
-    ((x + 1)^2 + 3) / 8. Entries: the smaller one of both estimates, by the norms of vectors and by magnitudes."""
+    """The MLP passes GELU, which lies between -0.17 and its argument, and nowhere above it; or the quadratic one, which
+    is ((x + 1)^2 + 3) / 8. Entries: the smaller one of both estimates, by the norms of vectors and by magnitudes."""
 
 
 def block_ceiling(block: Block, tokens: int) -> BlockCeiling:
-    """Of a block, for images of so many tokens; the weights are finite. A token has at least two values."""
+    """Return a block's bounds, for finite weights and images of `tokens` tokens. A token has at least two values."""
     attention = block.attn
     weight, bias = folded(block.norm1, attention.qkv)
     heads, width = attention.heads, weight.shape[1]
@@ -112,9 +112,9 @@ def block_ceiling(block: Block, tokens: int) -> BlockCeiling:
 
 
 def token_ceiling(model: FriendlyTransformer, pixel: float) -> tuple[float, ...]:
-    """Magnitude of each of the D values of a token that enters the first block, for pixels of at most this magnitude:
-    the sum of the magnitudes of the weights times it, plus the offset; the largest of all tokens. The LayerNorm that
-    some models have between them is not in it."""
+    """Return the magnitude of each of the D values of a token that enters the first block, for pixels of at most this
+    magnitude: the summed magnitudes of the weights times it, plus the offset; the largest of all tokens. It excludes a
+    LayerNorm between them, which some models have."""
     projection: Any = model.patch_embed.proj
     with torch.no_grad():
         sums = projection.weight.double().flatten(1).abs().sum(-1)
@@ -124,9 +124,9 @@ def token_ceiling(model: FriendlyTransformer, pixel: float) -> tuple[float, ...]
 
 
 def logit_ceiling(model: FriendlyTransformer) -> float:
-    """Magnitude of a logit: |A_j| sqrt(n D) + |a_j| of the layer behind the last LayerNorm, which reads n tokens beside
-    each other; the largest. A mean of tokens has no larger norm than one of them. Behind a pool, where there is no such
-    LayerNorm, |W_j| times what the pool leaves, plus the bias."""
+    """Return the largest magnitude of a logit: |A_j| sqrt(n D) + |a_j| of the layer behind the last LayerNorm, which
+    reads n tokens side by side. A mean of tokens has no larger norm than one of them. Behind a pool, which has no such
+    LayerNorm, it is |W_j| times the pool's output norm, plus the bias."""
     if model.norm is None:
         with torch.no_grad():
             pool = model.blocks[-1]
@@ -140,8 +140,8 @@ def logit_ceiling(model: FriendlyTransformer) -> float:
 
 
 def folded(norm: LayerNorm, layer: LinearLayer) -> tuple[torch.Tensor, torch.Tensor]:
-    """A [out, D] and a [out] of a LayerNorm and the linear layer behind it, float64; see above. A layer that reads n
-    normalised tokens beside each other has A [out, n D]."""
+    """Return A [out, D] and a [out] of a LayerNorm and the linear layer behind it, float64; see above. A layer that
+    reads n normalised tokens side by side has A [out, n D]."""
     with torch.no_grad():
         weight = layer.weight.double().reshape(len(layer.weight), -1, len(norm.weight))
         bias = (weight @ norm.bias.double()).sum(-1)
@@ -195,8 +195,8 @@ def _entries(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 
 def _spectral(matrices: torch.Tensor) -> torch.Tensor:
-    """Largest singular value of each [..., out, in]: the root of the largest eigenvalue of M M^T or M^T M, whichever is
-    smaller; relative to this one, both lose nothing but rounding."""
+    """Return the largest singular value of each [..., out, in]: the root of the largest eigenvalue of M M^T or M^T M,
+    whichever is smaller; relative to it, both lose only rounding."""
     matrices = matrices if matrices.shape[-2] <= matrices.shape[-1] else matrices.mT
     largest: torch.Tensor = torch.linalg.eigvalsh(matrices @ matrices.mT)[..., -1].clamp(min=0).sqrt()
     return largest
@@ -215,9 +215,9 @@ def calibrate(
 ) -> None:
     """Fix the intervals of a model from images [N, C, S, S]; the model is left in evaluation mode.
 
-    margin: 1 keeps the intervals as they are seen, 2 takes twice the largest and half of the smallest value; progress:
-    gets the number of images that are done. Raises
-    ValueError for a margin below 1 or no images, ActivationError as of Gauge; the intervals then stay.
+    margin: 1 keeps the observed intervals, 2 takes twice the largest and half of the smallest value; progress: receives
+    the number of completed images. Raises ValueError for a margin below 1 or no images, ActivationError as Gauge does;
+    the intervals then stay unchanged.
     """
     if not 1 <= margin < math.inf:
         raise ValueError(f"the margin is a finite factor of at least 1, not {margin}")
@@ -251,7 +251,7 @@ def intervals(model: nn.Module) -> dict[str, Interval]:
 
 
 def fix_intervals(model: nn.Module, found: Mapping[str, Interval]) -> None:
-    """Give the gauges the intervals of a calibration. ValueError for one that is no interval, or of no gauge here."""
+    """Set the gauges' intervals from a calibration. ValueError for an invalid interval, or one of an unknown gauge."""
     gauges = {gauge.name: gauge for gauge in _gauges(model)}
     for name, (low, high) in found.items():
         if name not in gauges:
@@ -265,16 +265,16 @@ def fix_intervals(model: nn.Module, found: Mapping[str, Interval]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """What a polynomial may be off by, within its calibrated interval."""
+    """Largest error of a polynomial within its calibrated interval."""
 
     name: str
     interval: Interval
     error: float
-    """Relative; of the exponential in terms of its largest value."""
+    """Relative error; for the exponential, relative to its largest value."""
 
 
 def error_bounds(model: nn.Module) -> list[Bound]:
-    """The largest error of every polynomial of a calibrated model; functions that are computed exactly have none."""
+    """Return the largest error of every polynomial of a calibrated model; exact functions have none."""
     bounds: list[Bound] = []
 
     def add(gauge: Gauge, error: float) -> None:

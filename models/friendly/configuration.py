@@ -1,4 +1,4 @@
-"""The section [distillation] of an experiment file: how a trained model becomes a friendly one. Loads no torch."""
+"""The section [distillation] of an experiment file: conversion to an MPC-friendly model. Loads no torch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Epochs = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class DistillationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[distillation]: the teacher, the student's polynomials and both stages. Raises ValueError for epochs that do not
-    ascend."""
+    """[distillation]: the teacher, the student's polynomials and both stages. ValueError for epochs that do not ascend,
+    as decay_epochs must."""
 
     teacher_epochs: Annotated[
         int,
         Meta(
             description="Epochs of the teacher on all training images, with optimizer, batches and learning rate of "
-            "[training]; a model.checkpoint is the teacher as it is, unless it gets a new head.",
+            "[training]; a model.checkpoint is the teacher unchanged, unless it gets a new head.",
             ge=1,
             le=1000,
         ),
@@ -26,12 +26,13 @@ class DistillationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fiel
     new_head: Annotated[
         bool,
         Meta(
-            description="Replace a head of model.checkpoint that is for other classes by a random one, and train the "
-            "teacher; else such a checkpoint is refused."
+            description="Replace a head of model.checkpoint for other classes by a random one, and train the "
+            "teacher; otherwise such a checkpoint is refused."
         ),
     ] = False
     softmax_degree: Annotated[
-        int, Meta(description="Degree of the Taylor series in the softmax; even ones are never negative.", ge=1, le=16)
+        int,
+        Meta(description="Degree of the Taylor series in the softmax; even degrees are never negative.", ge=1, le=16),
     ] = 6
     inverse_steps: Annotated[
         int, Meta(description="Steps of Goldschmidt's iterations, in the softmax and in LayerNorm.", ge=1, le=16)
@@ -45,23 +46,23 @@ class DistillationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fiel
     decay_epochs: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=2000)], ...],
         Meta(
-            description="Ascending numbers of epochs, counted from 1 over both stages: from each on Adam's step is a "
-            "tenth of what it would be.",
+            description="Ascending epoch numbers, counted from 1 over both stages: at each, Adam's step falls to a "
+            "tenth.",
             max_length=100,
         ),
     ] = ()
     labels: Annotated[
         bool,
-        Meta(description="Whether stage 2 learns the labels of the images too, by the cross-entropy with them."),
+        Meta(description="Whether stage 2 also trains on the labels of the images, by cross-entropy."),
     ] = False
     temperature: Annotated[
-        float, Meta(description="What logits are divided by before they are compared in stage 2.", gt=0.0, le=100.0)
+        float, Meta(description="Divisor of the logits before their comparison in stage 2.", gt=0.0, le=100.0)
     ] = 5.0
     largest_score: Annotated[
         float,
         Meta(
-            description="Scores of the teacher's attention, each row centred, are cut here before the student learns "
-            "them: the exponential of a large one leaves the range of fixed-point numbers.",
+            description="Limit at which the scores of the teacher's attention, each row centred, are clipped before "
+            "the student learns them: the exponential of a large one leaves the range of fixed-point numbers.",
             gt=0.0,
             le=10.0,
         ),
@@ -70,9 +71,9 @@ class DistillationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fiel
     margin: Annotated[
         float,
         Meta(
-            description="Factor by which the intervals of the polynomials are wider than what the training images "
-            "need, and bounds on shares than what typical ones reach. What is beyond them is an error where values are "
-            "in the clear, and refused on shares.",
+            description="Factor by which the intervals of the polynomials exceed those of the training images, and "
+            "ranges on shares those of typical images. Values beyond them are an error in the clear, and refused on "
+            "shares.",
             ge=1.0,
             le=100.0,
         ),

@@ -1,10 +1,10 @@
-"""Distillation: a friendly student learns from the model that it was converted from (Tastan and Nandakumar 2025).
+"""Distillation: an MPC-friendly student learns from the model that it was converted from (Tastan and Nandakumar 2025).
 
-Stage 1 compares intermediate values (section 4.1 and Appendix A), stage 2 the predictions at a temperature (Eq. 15),
-on request with the labels' cross-entropy (section 5.2). Two things are not the paper's. Means are taken where it sums,
-so that the learning rate does not depend on the size of the model. And scores are kept within the interval in which the
-Taylor polynomial rises: without this they grew to 28 in a trial on digits, whose exponential neither a polynomial of
-degree 6 nor a fixed-point number can hold.
+Stage 1 compares intermediate values (section 4.1 and Appendix A), stage 2 the predictions at a temperature (Eq. 15), on
+request with the labels' cross-entropy (section 5.2). Two details differ from the paper. Means replace its sums, so that
+the learning rate does not depend on the size of the model. And scores are kept within the interval in which the Taylor
+polynomial rises: without this they grew to 28 in a trial on digits, whose exponential neither a polynomial of degree 6
+nor a fixed-point number can hold.
 
 A student is saved as a checkpoint with its polynomials and intervals in the metadata (docs/distillation.md).
 """
@@ -55,9 +55,9 @@ def save(path: Path, model: FriendlyTransformer, approximation: Approximation) -
 
 
 def load(path: Path, configuration: ModelConfiguration, *, classes: int, channels: int) -> FriendlyTransformer:
-    """The student in `path`, in evaluation mode; `configuration` is the architecture of its teacher.
+    """Read the student in `path`, in evaluation mode; `configuration` is the architecture of its teacher.
 
-    Raises as tacit.models.checkpoint.load and convert() do, and ValueError for a file that holds no student.
+    Raises as tacit.models.checkpoint.load and convert() do, and ValueError for a file without a student.
     """
     teacher = _architecture(configuration, classes=classes, channels=channels)
     flat, metadata = checkpoint.load(path, Layout.of(convert(teacher, STOCK)))
@@ -79,7 +79,7 @@ def load(path: Path, configuration: ModelConfiguration, *, classes: int, channel
 
 
 def load_stock(path: Path, configuration: ModelConfiguration, *, classes: int, channels: int) -> FriendlyTransformer:
-    """The model of timm's in `path`, of the architecture `configuration`, as a stock one in evaluation mode; it is not
+    """Read the timm model in `path`, of the architecture `configuration`, with exact functions, in evaluation mode, not
     calibrated. Raises as tacit.models.checkpoint.load and convert() do."""
     model = _architecture(configuration, classes=classes, channels=channels)
     convert(model, STOCK)  # One that cannot be converted is refused before its file is read.
@@ -94,9 +94,9 @@ def _architecture(configuration: ModelConfiguration, *, classes: int, channels: 
 
 
 RANGE_WEIGHT: Final = 10.0
-"""Of the loss that keeps scores where the polynomial is good."""
+"""Weight of the loss that keeps scores where the polynomial is accurate."""
 DECAY: Final = 0.1
-"""By what the learning rate is multiplied at the epochs of the configuration."""
+"""Factor of the learning rate at each of the configured epochs."""
 
 
 @dataclass
@@ -111,9 +111,9 @@ class Trace:
 
 @contextmanager
 def traced(model: nn.Module) -> Iterator[Trace]:
-    """Fills a trace with every call of the model, timm's or a friendly one, within the block; a call replaces the last.
+    """Trace every call of the model, timm's or MPC-friendly, within the block; a call replaces the last.
 
-    The attention matrices are computed from queries and keys, since timm does not let them be seen.
+    The attention matrices are recomputed from queries and keys, since timm does not expose them.
     """
     trace = Trace()
     network: Any = model
@@ -146,7 +146,7 @@ def traced(model: nn.Module) -> Iterator[Trace]:
 
 
 def layer_losses(student: Trace, teacher: Trace, within: Interval) -> dict[str, torch.Tensor]:
-    """The losses of stage 1 for one batch; their sum is minimised. The student learns scores `within` an interval."""
+    """Return the losses of stage 1 for one batch, to be summed. The student learns scores `within` an interval."""
     wanted = [scores.clamp(within.low, within.high) for scores in teacher.attention]
     return {
         "embedding": mse_loss(student.embedding, teacher.embedding),
@@ -156,13 +156,13 @@ def layer_losses(student: Trace, teacher: Trace, within: Interval) -> dict[str, 
 
 
 def range_loss(student: Trace, within: Interval) -> torch.Tensor:
-    """How far scores of the student's attention are outside an interval: mean squares, added up over the blocks."""
+    """Return the excess of the student's attention scores over an interval: mean squares, summed over the blocks."""
     outside = [scores - scores.clamp(within.low, within.high) for scores in student.attention]
     return torch.stack([scores.square().mean() for scores in outside]).sum()
 
 
 def prediction_loss(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """The loss of stage 2 for logits [B, classes]. Raises ValueError for a temperature that is not positive."""
+    """Return the loss of stage 2 for logits [B, classes]. ValueError for a temperature that is not positive."""
     if not 0 < temperature < math.inf:
         raise ValueError(f"the temperature is a positive finite number, not {temperature}")
     return cross_entropy(student / temperature, (teacher / temperature).softmax(dim=-1))
@@ -181,8 +181,8 @@ def distill(
     stages: Sequence[DistillationStage] = ("layers", "predictions"),
     progress: Callable[[DistillationEpoch], None] = lambda epoch: None,
 ) -> list[DistillationEpoch]:
-    """Train the student in place on images x, float32 [N, C, S, S], and on labels y, int64 [N], where the configuration
-    says so; it is left on `device`, not calibrated.
+    """Train the student in place on images x, float32 [N, C, S, S], and, if configured, on labels y, int64 [N]; it is
+    left on `device`, not calibrated.
 
     test: images and labels for the accuracy after every epoch, which steers nothing. `seed` decides the order of the
     images. Raises ValueError for no images or images that are not finite, FloatingPointError or ActivationError as soon
@@ -242,7 +242,7 @@ def distill(
 
 @torch.no_grad()
 def accuracy(student: FriendlyTransformer, x: torch.Tensor, y: torch.Tensor, *, device: torch.device) -> float:
-    """Share of the images [N, C, S, S] classified as labelled [N]. The student is left in training mode."""
+    """Return the fraction of images [N, C, S, S] classified as labelled [N]. The student is left in training mode."""
     student.train()
     correct = 0
     for inputs, labels in zip(torch.split(x, EVALUATION_BATCH), torch.split(y, EVALUATION_BATCH), strict=True):
@@ -254,7 +254,7 @@ def accuracy(student: FriendlyTransformer, x: torch.Tensor, y: torch.Tensor, *, 
 def judge(
     student: FriendlyTransformer, teacher: nn.Module, x: torch.Tensor, y: torch.Tensor, *, device: torch.device
 ) -> StudentMetrics:
-    """A student against labels y [N] and against its teacher, on images x [N, C, S, S]."""
+    """Evaluate a student against labels y [N] and against its teacher, on images x [N, C, S, S]."""
     student.to(device).eval()
     teacher.to(device).eval()
     labels: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""Metrics of a distillation. Loads no torch: results of commands have them as they are."""
+"""Metrics of a distillation, as command results contain them. Loads no torch."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ DistillationStage = Literal["layers", "predictions"]
 
 
 class DistillationEpoch(msgspec.Struct, frozen=True, kw_only=True):
-    """An epoch of distillation."""
+    """One epoch of distillation."""
 
     number: int
-    """From 1, over both stages."""
+    """Number of the epoch, from 1, over both stages."""
     stage: DistillationStage
     losses: dict[str, float]
-    """Means over the images, added up over the blocks: "embedding", "attention" and "hidden" in stage 1, "prediction"
-    and on request "labels" in stage 2, "range" in both."""
+    """Means over the images, summed over the blocks: "embedding", "attention" and "hidden" in stage 1, "prediction" and
+    on request "labels" in stage 2, "range" in both."""
     accuracy: float
-    """Share of the test images that the student classifies correctly, its polynomials scaled to each batch."""
+    """Fraction of the test images that the student classifies correctly, its polynomials scaled to each batch."""
 
 
 class StudentMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """A calibrated student on test images."""
+    """Metrics of a calibrated student on test images."""
 
     accuracy: float
-    """Share of the images that are classified correctly, 0 to 1; one that is refused is not."""
+    """Fraction of correctly classified images, 0 to 1; refused images do not count as correct."""
     agreement: float
-    """Share of the images with the same label as by the teacher."""
+    """Fraction of images with the same label as by the teacher."""
     refused: int
     """Images with an activation beyond the calibrated intervals."""

@@ -1,8 +1,8 @@
-"""Checkpoints of timm's vision transformers, with what their pretrained configuration says of images and classes.
+"""Checkpoints of timm's vision transformers, with their pretrained configuration of images and classes.
 
-A file of safetensors is read, never a pickle. What a `config.json` of the Hugging Face hub beside it says of images and
-classes holds; otherwise timm's own configuration of the architecture ("NAME.TAG" names one of several). A file that a
-run of ours has left says all that itself (description.py).
+Only safetensors files are read, never a pickle. A `config.json` of the Hugging Face hub beside the file takes
+precedence for images and classes; otherwise timm's own configuration of the architecture applies ("NAME.TAG" names one
+of several). A file from one of our runs describes itself (description.py).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tacit.models.networks import check_known
 from tacit.models.weights_file import misfit, read_weights, refusal
 
 _USUAL_SIZE: Final = 224
-"""Pixels of an edge, where images of the pretrained size would have too many patches (DINOv2's of 518 pixels)."""
+"""Edge in pixels, where images of the pretrained size would have too many patches (DINOv2's of 518 pixels)."""
 _SHOWN: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained:
     model: nn.Module = field(repr=False)
-    """In evaluation mode."""
+    """Model in evaluation mode."""
     image_size: int
     mean: tuple[float, ...]
-    """For every channel, as a fraction of 255; subtracted from the pixels, which are divided by `std` then."""
+    """Per channel, as a fraction of 255; subtracted from the pixels, which are then divided by `std`."""
     std: tuple[float, ...]
     scaling: Scaling
     class_names: tuple[str, ...]
-    """None for a model whose results are features: one without a head, or with a projection as CLIP has."""
+    """Empty for a model whose results are features: one without a head, or with a projection like CLIP's."""
     white: int = 255
 
 
@@ -55,7 +55,7 @@ _Part = Annotated[float, Meta(gt=0.0, le=1.0)]
 
 
 class _Images(msgspec.Struct):
-    """The keys of a pretrained configuration that say how images are prepared."""
+    """Keys of a pretrained configuration that describe the preparation of images."""
 
     input_size: tuple[int, int, int]
     mean: tuple[_Share, _Share, _Share]
@@ -77,18 +77,18 @@ _data: Any = timm_data
 
 
 def read_pretrained(architecture: str, path: Path, *, most_tokens: int, image_size: int = 0) -> Pretrained:
-    """The model of timm's architecture whose weights are in a file.
+    """Read the weights of a timm architecture from a file.
 
-    image_size: of an edge, in pixels; 0: the pretrained one, or _USUAL_SIZE where that has more than `most_tokens`.
-    FileNotFoundError for a missing file; ConversionError for an architecture that is not supported; ValueError for an
-    unknown one, a file that does not fit it, and a size that its patches do not share evenly.
+    image_size: edge in pixels; 0: the pretrained one, or _USUAL_SIZE where that has more than `most_tokens`.
+    FileNotFoundError for a missing file; ConversionError for an unsupported architecture; ValueError for an unknown
+    one, a file that does not fit it, and a size that its patches do not share evenly.
     """
     check_known(architecture, key="architecture")
     try:
         with torch.device("meta"):
             shape: Any = timm.create_model(architecture)
     except RuntimeError as error:
-        # Those that are supported read no weight when they are built.
+        # Supported architectures read no weights when they are built.
         raise ConversionError(f"{architecture} is not supported; {SUPPORTED}") from error
     if problem := unsupported(shape):
         raise ConversionError(f"{architecture}: {problem}; {SUPPORTED}")
@@ -126,9 +126,9 @@ def read_pretrained(architecture: str, path: Path, *, most_tokens: int, image_si
 
 
 def read_described(path: Path) -> Pretrained:
-    """The model in a file that describes itself. FileNotFoundError for a missing file; ConversionError for a model that
-    is not supported; ValueError for a file that says nothing, or something else than it holds, for an encrypted model,
-    and for one with adapters."""
+    """Read a model from a file that describes itself. FileNotFoundError for a missing file; ConversionError for an
+    unsupported model; ValueError for a file without a description, or with one that contradicts its content, for an
+    encrypted model, and for one with adapters."""
     metadata, _ = header_of(path)
     about = read_description(metadata, path)
     if about is None:
@@ -163,7 +163,7 @@ def read_described(path: Path) -> Pretrained:
 
 
 def _published(path: Path, architecture: str) -> _Published:
-    """The config.json beside a checkpoint, if it is of this architecture."""
+    """Return the config.json beside a checkpoint, if it is of this architecture."""
     try:
         found = msgspec.json.decode(path.with_name("config.json").read_bytes(), type=_Published)
     except FileNotFoundError:
@@ -174,7 +174,7 @@ def _published(path: Path, architecture: str) -> _Published:
 
 
 def _class_names(architecture: str, classes: int, published: _Published) -> tuple[str, ...]:
-    """Names, where they are known; numbers for classes of one's own; none for features."""
+    """Return known names; numbers for custom classes; none for features."""
     if published.label_names is not None and len(published.label_names) == classes:
         return published.label_names
     if subset := _data.infer_imagenet_subset({"num_classes": classes}):

@@ -2,8 +2,8 @@
 
 Inputs and parameters are torch tensors or shared tensors of CrypTen: every operator here exists for both. Shapes: B
 images, T tokens, D their width, H heads. `convert` takes the weights of timm's `VisionTransformer`, with its names, but
-for what folds exactly into others: LayerScale, register and distillation tokens, a second head. In the clear the
-functions themselves can stand in the place of their polynomials (`Approximation`).
+for parts that fold exactly into others: LayerScale, register and distillation tokens, a second head. In the clear,
+exact functions can replace their polynomials (`Approximation`).
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ ACTIVATIONS: Final[dict[Activation, Callable[[torch.Tensor], torch.Tensor]]] = {
     "quick gelu": lambda x: x * torch.sigmoid(1.702 * x),
 }
 Pooling = Literal["token", "two tokens", "mean", "mean of normalised", "attention"]
-"""Rows that the last LayerNorm takes: the first token; the first two, whose results the head reads beside each other;
-the mean of the patches' tokens; or all of these, whose results the head reads the mean of. With "attention" there is no
-such LayerNorm: the last block is a pool, and the head reads its first token."""
+"""Input rows of the last LayerNorm: the first token; the first two, whose results the head reads side by side; the mean
+of the patches' tokens; or all of these, of whose results the head reads the mean. With "attention" there is no such
+LayerNorm: the last block is a pool, and the head reads its first token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Approximation:
-    """How functions are approximated. None stands for the function itself, and so does a GELU that is not quadratic.
+    """Approximations of functions. None is the exact function, and so is a GELU that is not quadratic.
 
     Raises ValueError for a degree or a number of steps below 1.
     """
 
     softmax_degree: int | None = 6
-    """Of the Taylor series in the softmax. Even ones keep it positive."""
+    """Degree of the Taylor series in the softmax. Even degrees keep it positive."""
     inverse_steps: int | None = 7
-    """Of Goldschmidt's iterations, in the softmax and in LayerNorm."""
+    """Goldschmidt's iterations, in the softmax and in LayerNorm."""
     quadratic_gelu: bool = True
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Approximation:
 
 
 STOCK: Final = Approximation(softmax_degree=None, inverse_steps=None, quadratic_gelu=False)
-"""All functions themselves, as timm computes them."""
+"""Exact functions throughout, as timm computes them."""
 
 
 class LinearLayer(nn.Module):
@@ -84,9 +84,9 @@ class LinearLayer(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias)
 
     def forward(self, x: Any) -> Any:
-        """[..., in] to [..., out]."""
+        """Map [..., in] to [..., out]."""
         weight: Any = self.weight
-        # On shares the weight may be a product that knows how to compute itself, at less cost than with a shared one.
+        # On shares the weight may be a callable product, cheaper than with a shared weight.
         product = weight(x) if callable(weight) else x.matmul(weight.transpose(0, 1))
         return product if self.bias is None else product + self.bias
 
@@ -108,7 +108,7 @@ class LayerNorm(nn.Module):
         self.centred = Gauge(positive=False, binding=False)
 
     def forward(self, x: Any) -> Any:
-        """[B, T, D] to the same shape."""
+        """Map [B, T, D] to the same shape."""
         centred = x - x.mean(-1, keepdim=True)
         self.centred.note(centred)
         if self.steps is None:
@@ -126,16 +126,16 @@ class LayerNorm(nn.Module):
 
 
 def norm_bound(variance: Interval) -> float:
-    """What LayerNorm divides by, so that a variance up to `variance.high` becomes at most 1.5^2."""
+    """Return the divisor in LayerNorm that brings a variance up to `variance.high` within 1.5^2."""
     return whole(variance.high**0.5 / 1.5)
 
 
 class Attention(nn.Module):
     """Multi-head self-attention with the Taylor softmax.
 
-    The series is one around zero, and a softmax does not change when all scores of a row are shifted; so the rows are
-    centred, by centring the keys, which costs no product. (The paper does not, and has a wider range to cover.) The
-    sums of the exponentials divide the weighted values, not the weights: the same quotient, and fewer products.
+    The series is centred at zero, and a softmax is invariant to shifting all scores of a row; so the rows are centred,
+    by centring the keys, which costs no product. (The paper does not, and has a wider range to cover.) The sums of the
+    exponentials divide the weighted values, not the weights: the same quotient, and fewer products.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Attention(nn.Module):
         self.value = Gauge(positive=False, binding=False)
 
     def forward(self, x: Any) -> Any:
-        """[B, T, D] to the same shape."""
+        """Map [B, T, D] to the same shape."""
         images, tokens, width = x.shape
         joint = self.qkv(x).reshape(images, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         query, key, value = joint[0], joint[1], joint[2]  # [B, H, T, D/H]
@@ -191,17 +191,17 @@ def _gauges(heads: int) -> Any:
 
 
 def _norms(head: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """From vectors [B, H, T, D/H] the norms [B, T] of one head."""
+    """Return a function from vectors [B, H, T, D/H] to the norms [B, T] of one head."""
     return lambda vectors: vectors[:, head].norm(dim=-1)
 
 
 def products_bound(products: Interval) -> float:
-    """What products of queries and keys are divided by, to be within -1 ... 1."""
+    """Return the divisor that brings products of queries and keys within -1 ... 1."""
     return whole(max(abs(products.low), abs(products.high)))
 
 
 class Mlp(nn.Module):
-    """Two linear layers with an activation between them, or the quadratic GELU in its place."""
+    """Two linear layers with an activation, or with the quadratic GELU in its place."""
 
     def __init__(
         self, fc1: LinearLayer, fc2: LinearLayer, approximation: Approximation, activation: Activation = "gelu"
@@ -214,15 +214,15 @@ class Mlp(nn.Module):
         self.hidden = Gauge(positive=False, binding=False)
 
     def forward(self, x: Any) -> Any:
-        """[B, T, D] to the same shape."""
+        """Map [B, T, D] to the same shape."""
         hidden = self.fc1(x)
         self.hidden.note(hidden)
         return self.fc2(quadratic_gelu(hidden) if self.quadratic else ACTIVATIONS[self.activation](hidden))
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block; or an attention pool, whose attention takes the place of what goes in. The query of
-    a pool is the same for all tokens, and so is what leaves it."""
+    """A pre-norm transformer block; or an attention pool, whose attention replaces its input. The query of a pool is
+    the same for all tokens, and so is its output."""
 
     def __init__(self, norm1: LayerNorm, attn: Attention, norm2: LayerNorm, mlp: Mlp, *, residual: bool = True) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ class Block(nn.Module):
         self.stream = Gauge(positive=False, binding=False)
 
     def forward(self, x: Any) -> Any:
-        """[B, T, D] to the same shape."""
+        """Map [B, T, D] to the same shape."""
         middle = self.attended(x)
         output = middle + self.mlp(self.norm2(middle))
         for values in (x, middle, output):
@@ -242,14 +242,14 @@ class Block(nn.Module):
         return output
 
     def attended(self, x: Any) -> Any:
-        """The input of the second half, [B, T, D]."""
+        """Return the input of the second half, [B, T, D]."""
         added = self.attn(self.norm1(x))
         return x + added if self.residual else added
 
 
 def with_parameters(module: AnyModule, make: Callable[[str, torch.Tensor], Any]) -> AnyModule:
-    """A copy of a module whose parameters are what `make(name, tensor)` gives for them: shared tensors of the same
-    shape, or for the weight of a LinearLayer a callable that multiplies by it. The copy is for evaluation only."""
+    """Copy a module with `make(name, tensor)` in place of its parameters: shared tensors of the same shape, or for the
+    weight of a LinearLayer a callable that multiplies by it. The copy is for evaluation only."""
     copied = copy.deepcopy(module).eval().requires_grad_(False)
     for path, part in copied.named_modules():
         for name, parameter in list(part.named_parameters(recurse=False)):
@@ -268,7 +268,7 @@ class Projection(nn.Module):
         self.bias = nn.Parameter(bias.detach().clone())
 
     def forward(self, patches: Any) -> Any:
-        """[B, T, C P P] to [B, T, D], without bias."""
+        """Map [B, T, C P P] to [B, T, D], without bias."""
         weight: Any = self.weight
         if callable(weight):
             return weight(patches)
@@ -278,8 +278,8 @@ class Projection(nn.Module):
 class FriendlyTransformer(nn.Module):
     """A vision transformer, for images in the clear or patches on shares.
 
-    Its first tokens, the `prefix`, have no pixels: class token, distillation token, registers. The head of a model
-    without one is the identity.
+    Its first tokens, the `prefix`, have no pixels: class token, distillation token, registers. A model without a head
+    has the identity instead.
     """
 
     def __init__(
@@ -312,9 +312,9 @@ class FriendlyTransformer(nn.Module):
         self.pooling: Pooling = pooling
 
     def patches(self, images: torch.Tensor) -> torch.Tensor:
-        """Images [B, C, S, S] as rows of pixels [B, T, C P P]; those of the prefix are zero.
+        """Return images [B, C, S, S] as rows of pixels [B, T, C P P]; those of the prefix are zero.
 
-        What their owner does before it shares them. ValueError for another size, or a pixel that is not finite.
+        The owner computes it before sharing. ValueError for another size, or a pixel that is not finite.
         """
         batch, channels, height, width = images.shape
         edge, wanted = self.patch_size, self.size[0] - self.prefix
@@ -331,7 +331,7 @@ class FriendlyTransformer(nn.Module):
 
     @property
     def offsets(self) -> Any:
-        """Positions, class token and the projection's bias, [1, T, D], which are added to the projected patches."""
+        """Return positions, class token and the projection's bias, [1, T, D], to be added to the projected patches."""
         patch = torch.ones(self.size[0], 1, dtype=torch.int64)
         patch[: self.prefix] = 0
         first = torch.zeros_like(patch)
@@ -342,25 +342,25 @@ class FriendlyTransformer(nn.Module):
         return offsets if self.cls_token is None else offsets + self.cls_token * first.to(device)
 
     def project(self, patches: Any) -> Any:
-        """Rows of `patches` to tokens [B, T, D] with their positions, before the LayerNorm that some models have."""
+        """Map rows of `patches` to tokens [B, T, D] with their positions, before the LayerNorm of some models."""
         self.pixel.note(patches)
         projection: Any = self.patch_embed.proj
         return projection(patches) + self.offsets
 
     def embed(self, patches: Any) -> Any:
-        """Rows of `patches` to tokens [B, T, D] as the first block takes them."""
+        """Map rows of `patches` to tokens [B, T, D], the input of the first block."""
         tokens = self.project(patches)
         return tokens if self.norm_pre is None else self.norm_pre(tokens)
 
     def pooled(self, tokens: Any) -> Any:
-        """Rows [B, R, D] that the last LayerNorm, or the head, takes of the tokens [B, T, D] after the last block."""
+        """Return rows [B, R, D] of the last block's tokens [B, T, D]: the input of the last LayerNorm or the head."""
         if self.pooling in ("token", "two tokens", "attention"):
             return tokens[:, : 2 if self.pooling == "two tokens" else 1]
         patches = tokens[:, self.prefix :]
         return patches.mean(1, keepdim=True) if self.pooling == "mean" else patches
 
     def classify(self, tokens: Any) -> Any:
-        """Tokens after the last block, [B, T, D], to logits [B, classes], or features where there is no head."""
+        """Map tokens after the last block, [B, T, D], to logits [B, classes], or features without a head."""
         normal = self.pooled(tokens) if self.norm is None else self.norm(self.pooled(tokens))
         if self.pooling == "mean of normalised":
             normal = normal.mean(1, keepdim=True)
@@ -369,12 +369,12 @@ class FriendlyTransformer(nn.Module):
         return logits
 
     def through_blocks(self, x: Any) -> Any:
-        """Images [B, C, S, S] in the clear, or the rows of `patches` of either kind, to tokens [B, T, D] after the last
+        """Map images [B, C, S, S] in the clear, or rows of `patches` of either kind, to tokens [B, T, D] after the last
         block. Raises as `patches` does, and ActivationError (polynomials.py)."""
         return self.blocks(self.embed(self.patches(x) if x.dim() == 4 else x))
 
     def forward(self, x: Any) -> Any:
-        """The same, to logits [B, classes], or features."""
+        """Map the same to logits [B, classes], or features."""
         return self.classify(self.through_blocks(x))
 
 
@@ -411,7 +411,7 @@ _LAYERS: Final[dict[str, tuple[type[nn.Module], ...]]] = {
     r"attn_pool\.mlp\.act": tuple(_ACTIVATION_LAYERS),
     r"head|head_dist": (nn.Linear, nn.Identity),
 }
-"""What may stand where. Elsewhere only layers that do nothing may."""
+"""Supported layers, by place. Elsewhere only layers without effect are."""
 SUPPORTED: Final = (
     "supported are timm's VisionTransformer and its distilled DeiT: patches by one convolution, class and register "
     "tokens, positions that were learned, a LayerNorm before the blocks, pre-norm blocks of plain attention and an MLP "
@@ -421,13 +421,13 @@ SUPPORTED: Final = (
 
 
 class ConversionError(ValueError):
-    """A model that cannot be converted; the message names the first part that is not supported, and what is."""
+    """A model that cannot be converted; the message names the first unsupported part, and the supported ones."""
 
 
 def convert(model: nn.Module, approximation: Approximation) -> FriendlyTransformer:
-    """The friendly form of timm's `VisionTransformer`, with copies of its weights, not calibrated.
+    """Convert timm's `VisionTransformer` to MPC-friendly form, with copies of its weights, not calibrated.
 
-    With the approximation STOCK it computes what timm's does. Dropout is left out. Raises ConversionError for another
+    With the approximation STOCK it computes the same as timm's. Dropout is left out. Raises ConversionError for another
     model, or one with other layers or settings.
     """
     if problem := unsupported(model):
@@ -464,7 +464,7 @@ def convert(model: nn.Module, approximation: Approximation) -> FriendlyTransform
 
 
 def _positions(timm: Any, prefix: int) -> torch.Tensor:
-    """Positions of all tokens, [1, T, D]; rows of the prefix behind the class token hold the tokens themselves too."""
+    """Return all positions, [1, T, D]; rows of the prefix after the class token include the tokens themselves."""
     with torch.no_grad():
         width, count = timm.embed_dim, timm.patch_embed.num_patches
         positions: torch.Tensor = timm.patch_embed.proj.weight.new_zeros(1, prefix + count, width)
@@ -477,7 +477,7 @@ def _positions(timm: Any, prefix: int) -> torch.Tensor:
 
 
 def _head(timm: Any, pooling: Pooling) -> LinearLayer:
-    """The linear layer behind the last LayerNorm; of two heads, the mean: one layer that reads both tokens."""
+    """Return the linear layer behind the last LayerNorm; of two heads, the mean: one layer that reads both tokens."""
     heads = [timm.head, timm.head_dist] if pooling == "two tokens" else [timm.head]
     identity = torch.eye(timm.embed_dim, dtype=timm.patch_embed.proj.weight.dtype)
     layers = [LinearLayer(identity, None) if isinstance(head, nn.Identity) else _linear(head) for head in heads]
@@ -507,7 +507,7 @@ def _block(block: Any, approximation: Approximation) -> Block:
 
 
 def _pool(norm: nn.LayerNorm, pool: Any, approximation: Approximation) -> Block:
-    """An attention pool with the LayerNorm before it: a block whose queries are its one query, as their bias."""
+    """Return an attention pool with the LayerNorm before it: a block whose queries are its one query, as their bias."""
     with torch.no_grad():
         query = pool.q(pool.latent)[0, 0]
         weight = torch.cat([torch.zeros_like(pool.q.weight), pool.kv.weight])
@@ -529,7 +529,7 @@ def _activation(layer: nn.Module) -> Activation:
 
 
 def _linear(layer: nn.Linear, scale: nn.Module | None = None) -> LinearLayer:
-    """A copy; scale: the LayerScale behind it, or the identity."""
+    """Copy a layer; scale: the LayerScale behind it, or the identity."""
     factor: torch.Tensor | None = getattr(scale, "gamma", None)
     with torch.no_grad():
         weight, bias = layer.weight.clone(), None if layer.bias is None else layer.bias.clone()
@@ -540,7 +540,7 @@ def _linear(layer: nn.Linear, scale: nn.Module | None = None) -> LinearLayer:
 
 
 def unsupported(model: nn.Module) -> str:
-    """The first part of a model that keeps it from being converted; empty if it can be. Weights are not read."""
+    """Return the first part of a model that prevents conversion; empty if none does. Weights are not read."""
     # Not isinstance: a subclass may compute something else.
     if type(model) not in _KINDS:
         return f"the architecture {type(model).__name__} is not supported"
@@ -556,7 +556,7 @@ def _one_query(pool: Any) -> bool:
 
 
 def _wrong_setting(model: Any) -> str:
-    """The first setting with which the same layers compute something else."""
+    """Return the first setting with which the same layers compute something else."""
     convolution = model.patch_embed.proj
     settings = {
         f'global_pool = "{model.global_pool}"': model.global_pool not in ("token", "avg", "map"),

@@ -1,10 +1,10 @@
 """The data owner in a session of private inference: it holds the images, and only it receives the results.
 
 1. It sends a hello and receives the terms: sizes, scales, the commitment to the weights, and request limits. It checks
-them against its own policy and agrees, stating its number of images.
+   them against its own policy and agrees, stating its number of images.
 2. It receives the masked weights, once per session.
-3. For every pass it sends the expected commitment, receives the commitment the model owner computes with, and runs the
-rounds; the last round of a pass reveals the result.
+3. For every pass it sends the expected commitment, receives the commitment the model owner computes with, and runs
+   the rounds; the last round of a pass reveals the result.
 4. It closes the session.
 
 The model owner chooses the model and the range of every value, and learns whether each pass is in range. A verdict is
