@@ -1,11 +1,11 @@
-"""Processes of clients that Ray starts: actors, on this machine or wherever a cluster of Ray has room.
+"""Client processes that Ray starts: actors, on this machine or anywhere in a Ray cluster.
 
 An actor connects to the supervisor, which admits only processes that know the secret of the run; a stranger that sends
-nothing, or nothing that can be read, holds up nobody. The server, and clients that a fault names, stay children of the
-supervisor. When an actor has died its clients are started again in another one.
+nothing, or garbage, delays nobody. The server, and clients named by a fault, stay children of the supervisor. When an
+actor dies its clients are restarted in another one.
 
-All calls that may wait are made by one thread, which lives as long as Ray does here: what Ray starts on this machine is
-killed when the thread that started it has ended, and so does not outlive the supervisor.
+One thread makes all blocking calls, and lives as long as Ray does here: Ray kills its processes on this machine when
+the thread that started them ends, so they do not outlive the supervisor.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _PATIENCE_SECONDS: Final = 10.0
 
 
 class Door:
-    """Open from when it is made, within an event loop, until it is closed.
+    """Listener for processes, open from its creation, within an event loop, until it is closed.
 
-    host: the address of this machine at which it listens. welcome: called in the loop with the name that a process
-    says first, and its connection.
+    host: this machine's listening address. welcome: called in the loop with the name that a process sends first, and
+    its connection.
     """
 
     def __init__(self, host: str, welcome: Callable[[str, Connection], None]) -> None:
         self.secret = secrets.token_bytes(32)
-        """For `Client(address, authkey=secret)` of multiprocessing.connection."""
+        """Authentication key for `Client(address, authkey=secret)` of multiprocessing.connection."""
         self._listener = Listener((host, 0), backlog=128)
         self.address: tuple[str, int] = self._listener.address
         self._welcome = welcome
@@ -61,7 +61,7 @@ class Door:
     def close(self) -> None:
         self._closed = True
         with contextlib.suppress(OSError), socket.create_connection(self.address):
-            # So that its thread sees it. As long as that accepts, whoever comes gets a connection, closed or not.
+            # Wakes its thread. While that accepts, every caller gets a connection, closed or not.
             self._answering.join()
         self._listener.close()
 
@@ -84,7 +84,7 @@ class Door:
 
 
 def _wait_at_most(connection: Connection, seconds: float) -> None:
-    """How long reading waits for something to come; 0: for ever."""
+    """Set a read timeout on the connection; 0: none."""
     with socket.socket(fileno=os.dup(connection.fileno())) as shared:
         shared.setsockopt(
             socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
@@ -92,15 +92,15 @@ def _wait_at_most(connection: Connection, seconds: float) -> None:
 
 
 STORE_BYTES: Final = 100 * 2**20
-"""Of Ray's object store, which holds nothing but what an actor is to do."""
+"""Size of Ray's object store, which holds only the actors' arguments."""
 MOST_REPLACEMENTS: Final = 3
-"""How often one process of clients is replaced in a run."""
+"""Largest number of replacements of one client process in a run."""
 
 Result = TypeVar("Result")
 
 
 class MissingRayError(Exception):
-    """Ray is not installed; the message says how it is."""
+    """Ray is not installed; the message explains the installation."""
 
 
 def require_ray() -> None:
@@ -118,7 +118,7 @@ class RayHost:
     def run(
         self, supervisor: tuple[str, int], secret: bytes, name: str, log: Path, target: tuple[str, str], told: bytes
     ) -> int:
-        """Connect to the supervisor, and do what a child does; returns what its exit status would be."""
+        """Connect to the supervisor and run as a child does; return the exit status that a child would have."""
         self.load()
         connection = Client(supervisor, authkey=secret)
         connection.send_bytes(name.encode())
@@ -131,7 +131,7 @@ class _Actor:
     connection: Connection | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     early: bool = False
-    """Whether it was ended before it had connected."""
+    """Whether it ended before it had connected."""
 
     def say(self, message: bytes) -> None:
         if self.connection is None:
@@ -146,10 +146,10 @@ class _Actor:
 
 
 class Actors(Processes):
-    """Processes of which those of clients are actors of Ray; used as Processes is.
+    """Processes whose client processes are Ray actors; used like Processes.
 
-    address: of a cluster that is there; "" starts one on this machine, which ends with the block. alone: names of
-    processes that are children as ever. Entering the block raises ProcessError if Ray does not start or is not reached.
+    address: of an existing cluster; "" starts one on this machine, which ends with the block. alone: names of processes
+    that stay children. Entering the block raises ProcessError if Ray does not start or cannot be reached.
     """
 
     def __init__(self, directory: Path, *, address: str, alone: Collection[str], grace_seconds: float) -> None:
@@ -157,7 +157,7 @@ class Actors(Processes):
         self._address = address
         self._alone = alone
         self._prepared: dict[str, Any] = {}
-        """Actors that are there, and have nothing to do yet."""
+        """Idle actors."""
         self._actors: dict[str, _Actor] = {}
         self._replaced: Counter[str] = Counter()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
@@ -183,7 +183,7 @@ class Actors(Processes):
             await self._leave()
 
     async def prepare(self, names: Iterable[str]) -> None:
-        """As of Processes, but for children: actors are there and have loaded what is slow to import."""
+        """As `Processes.prepare`, except for children: actors exist and have finished slow imports."""
         wanted = [name for name in names if name not in self._alone]
         self._prepared = {name: await self._call(_make) for name in wanted}
         loading = [asyncio.wrap_future(handle.load.remote().future()) for handle in self._prepared.values()]
@@ -193,7 +193,7 @@ class Actors(Processes):
             raise ProcessError(f"an actor cannot begin: {' '.join(str(error).split())}") from error
 
     async def start(self, name: str, target: Callable[..., Coroutine[Any, Any, object]], **arguments: object) -> None:
-        """As of Processes. An actor comes up when Ray has room for it."""
+        """As `Processes.start`. An actor starts when Ray has room for it."""
         if name in self._alone:
             await super().start(name, target, **arguments)
             return
@@ -201,7 +201,7 @@ class Actors(Processes):
         order = locate(target), pickle.dumps(arguments)
         handle = self._prepared.pop(name, None) or await self._call(_make)
         actor = _Actor(lambda: _kill(handle))
-        # Before it is told what to do: it may have connected before that call returns.
+        # Register before sending it work: it may connect before that call returns.
         self._running[name] = self._actors[name] = actor
         self._all_ended.clear()
         loop = asyncio.get_running_loop()
@@ -211,7 +211,7 @@ class Actors(Processes):
                 loop.call_soon_threadsafe(self._lose, name, actor, done)
 
         try:
-            # Whoever is interrupted here has an actor whose end is heard of.
+            # If interrupted here, the actor exists and its end is still observed.
             await asyncio.shield(self._call(lambda: self._launch(handle, name, order).add_done_callback(over)))
         except Exception:
             self._forget(name)
@@ -219,7 +219,7 @@ class Actors(Processes):
 
     def _connect(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray would have actors wait for whatever else computes here, its default being 15: for minutes where much does.
+        # Ray's default of 15 would delay actors on a busy machine, by minutes.
         os.environ.setdefault("RAY_worker_niceness", "0")
         import ray
 
@@ -302,5 +302,5 @@ def _kill(handle: Any) -> None:
 def _make() -> Any:
     import ray
 
-    # Without a claim to cores: how many share them was decided by who hosts whom.
+    # Reserve no cores: the hosting decided how many processes share them.
     return ray.remote(RayHost).options(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD").remote()

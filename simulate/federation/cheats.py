@@ -1,11 +1,11 @@
-"""Clients and a server that cheat on purpose, each to be found by the rule that it breaks.
+"""Fault injection: malicious clients and a malicious server, each to be detected by the rule that it breaks.
 
-A cheating client changes a message or keeps it back before it is signed and numbered for the link, so that only the lie
-itself can be found. A lie without an occasion does not happen; one that happens is in the client's own log.
+A malicious client changes or withholds a message before it is signed and numbered for the link, so that only the lie
+itself can be detected. A lie without an occasion does not happen; one that happens is in the client's own log.
 
-A cheating server has clients compute the same twice, from the same model but for one unit in the last place of one
-parameter, and leaves one of them out the second time: the difference of the two sums is theirs. Where the roster has
-groups it ignores them, and tries to leave out one client before it leaves out groups. Only an audit starts it.
+A malicious server has clients compute the same twice, from the same model but for one unit in the last place of one
+parameter, and omits one client the second time: the difference of the two sums is that client's update. It ignores the
+roster's groups, and tries to omit one client before it omits groups. Only an audit starts it.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from tacit.protocol.sum.states import SumLabel
 
 
 class Cheat:
-    """One way to cheat, in one round. It has no state of its own."""
+    """One lie in one round. It has no state."""
 
     name: ClassVar[str]
     about: ClassVar[str]
-    """What it does, as the verb of a sentence about the client."""
+    """A verb phrase about the client."""
 
     def say(self, part: ClientPart, send: Send, signing: SigningKey) -> Send | None:
-        """What leaves in the place of a message of this client's sum; None: nothing. The same where it does not lie."""
+        """Replace a message of this client's sum; None drops it. Returns it unchanged where it does not lie."""
         return send
 
     def hear(self, part: ClientPart, packet: Packet) -> Packet:
-        """What its sum gets in the place of a message, so that it goes on as if it had not lied."""
+        """Replace a received message, so that the client's sum continues as if it had not lied."""
         return packet
 
 
 class RandomWords(Cheat):
-    """The vector is noise."""
+    """Send random noise as the vector."""
 
     name = "words"
     about = "sent random words in the place of its vector"
@@ -67,7 +67,7 @@ class RandomWords(Cheat):
 
 
 class WrongCommitment(Cheat):
-    """The seed that the holders have shares of is not the one that the server was promised."""
+    """Share another seed than the one committed to."""
 
     name = "commitment"
     about = "committed to another secret than it shared"
@@ -80,7 +80,7 @@ class WrongCommitment(Cheat):
 
 
 class FalseComplaint(Cheat):
-    """A neighbour has to answer for shares that are right."""
+    """Complain about a neighbour's valid shares."""
 
     name = "complaint"
     about = "complained of shares that were right"
@@ -98,7 +98,7 @@ class FalseComplaint(Cheat):
         return structs.replace(send, message=said)
 
     def hear(self, part: ClientPart, packet: Packet) -> Packet:
-        """The answer tells it nothing, and it did not ask in earnest."""
+        """Ignore the answer: the complaint was false."""
         if packet.kind is not UnmaskRequest or not isinstance(part, AggregationClient) or part.data.disputed:
             return packet
         request = structs.replace(packet.parse(), answered=encode_members((), part.agreement.size), answers=b"")
@@ -106,7 +106,7 @@ class FalseComplaint(Cheat):
 
 
 class StalledUpload(Cheat):
-    """A vector of several chunks stops coming."""
+    """Stop in the middle of a vector of several chunks."""
 
     name = "upload"
     about = "announced its vector and sent the first chunk of it only"
@@ -121,7 +121,7 @@ CHEATS: Final[Mapping[str, Cheat]] = {
 
 
 class CheatingClient(TrainingClient):
-    """A client that cheats in some rounds; cheats: by round."""
+    """A client that lies in some rounds; cheats: by round."""
 
     def __init__(self, *given: Any, cheats: Mapping[int, Sequence[Cheat]], **named: Any) -> None:
         super().__init__(*given, **named)
@@ -150,13 +150,13 @@ class CheatingClient(TrainingClient):
 
 
 def schedule(roster: Roster) -> tuple[tuple[str, ...], ...]:
-    """Who is left out, round by round: nobody, then each client; with groups nobody, the first client, each group."""
+    """Return each round's omitted clients: none, then each client; with groups none, the first client, each group."""
     alone = tuple((name,) for name in roster.clients)
     return ((), *alone[:1], *roster.groups) if roster.groups else ((), *alone)
 
 
 class SubtractingServer(TrainingServer):
-    """Takes no heed of the sums; after the schedule it begins again."""
+    """Ignores the sums; repeats its schedule."""
 
     def __init__(self, roster: Roster, configuration: Configuration, model: bytes, **given: Any) -> None:
         super().__init__(roster, configuration, model, **given)

@@ -1,8 +1,8 @@
-"""The life of one party's process, from the fork to its exit.
+"""Lifecycle of one party's process, from the fork to its exit.
 
-A thread of its own watches the control connection, because the event loop may be busy: a stop cancels the coroutine,
-and the end of the connection ends the process at once. Its last message is {"finished": result}, {"stopped": reason},
-or {"failed": one line, "log": path of the file with the traceback}. No last message: the process crashed.
+A separate thread watches the control connection, because the event loop may be busy: a stop request cancels the
+coroutine, and the end of the connection ends the process at once. Its last message is {"finished": result}, {"stopped":
+reason}, or {"failed": one line, "log": path of the file with the traceback}. Without a last message it crashed.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ import msgspec
 from tacit.parties.hosting.folder import open_many_files
 
 ENDING_SECONDS = 0.5
-"""How long a supervisor that closed its connections may still take to end."""
+"""Grace period for a supervisor that closed its connections."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The supervisor's process, and the temporary folder where multiprocessing keeps its socket."""
+    """The supervisor's process, and the temporary folder of multiprocessing's socket."""
 
     pid: int
     scratch: Path
 
     def remove_remains(self) -> None:
-        """Remove the folder if that process has ended without doing so. Ending takes a moment: it is waited for."""
+        """Remove the folder if that process ended without doing so, after a grace period."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -54,18 +54,18 @@ class Control:
     """The child's end of the connection to its supervisor: the first argument of every party's coroutine."""
 
     def __init__(self, connection: Connection, origin: Origin | None, log: Path) -> None:
-        """origin: None where nothing of the supervisor is on this machine that could be left."""
+        """origin: None if the supervisor has left nothing on this machine."""
         self._connection = connection
         self._log = log
         self._origin = origin
         self._sending = threading.Lock()
         self.told: Mapping[str, Any] = {}
-        """What the supervisor has told it."""
+        """Latest message from the supervisor."""
         self.stopping = False
-        """Whether the supervisor has asked it to end."""
+        """Whether the supervisor has requested its end."""
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Sends one small message of msgpack types, from any thread. Ends the process if the supervisor is gone."""
+        """Send one small message of msgpack types, from any thread. Ends the process if the supervisor is gone."""
         encoded = msgspec.msgpack.encode(message)
         try:
             with self._sending:
@@ -74,12 +74,12 @@ class Control:
             self.abandon()
 
     def failure(self, error: BaseException) -> dict[str, Any]:
-        """The last message of what has failed so; the traceback goes to the log."""
+        """Return the last message after this error; the traceback goes to the log."""
         traceback.print_exception(error)
         return {"failed": " ".join(_describe(error).split()), "log": str(self._log)}
 
     def abandon(self) -> NoReturn:
-        """The supervisor is gone: leave nothing of it, and end."""
+        """Clean up after a supervisor that is gone, and end."""
         if self._origin is not None:
             self._origin.remove_remains()
         os._exit(1)
@@ -88,8 +88,8 @@ class Control:
 def run(
     connection: Connection, log: Path, preload: str, target: tuple[str, str], arguments: list[bytes], origin: Origin
 ) -> NoReturn:
-    """Runs `target` (module, qualified name) with the pickled keyword `arguments`, which it takes out of their list:
-    they may hold a whole model. Reports its end, and exits."""
+    """Run `target` (module, qualified name) with pickled keyword `arguments`, removed from their list because they may
+    hold a whole model. Reports its end, and exits."""
     _end(work(connection, log, preload, target, arguments, origin))
 
 
@@ -101,7 +101,7 @@ def work(
     arguments: list[bytes],
     origin: Origin | None,
 ) -> int:
-    """The same without the exit, whose status it returns. The end of the connection ends the process."""
+    """Do the same without exiting, and return the status. The end of the connection ends the process."""
     _send_output_to(log)
     open_many_files()
     control = Control(connection, origin, log)
@@ -154,7 +154,7 @@ def _send_output_to(log: Path) -> None:
     try:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except FileNotFoundError:
-        # The run was called off while this process was on its way, and its directory is removed.
+        # The run was cancelled while this process started, and its directory is removed.
         os._exit(1)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

@@ -1,9 +1,9 @@
-"""Faults on purpose: parties that die, freeze, come back, sit behind a slow link or cheat, at a chosen moment.
+"""Fault injection: parties that die, freeze, come back, have a slow link or cheat, at a chosen moment.
 
-A fault strikes a party when it enters a phase of a round, before it sends that phase's message. A client trains beside
-ADVERTISE_KEYS and SHARE_KEYS; it enters TRAIN when nothing but its training is left to do before its MASKED_INPUT.
-Killing is SIGKILL and freezing SIGSTOP, to the party's own process: nothing in it gets a chance to react. The rest of
-the federation is not told: what it does about it is the real thing. How clients cheat is in cheats.py.
+A fault strikes a party when it enters a phase of a round, before it sends that phase's message. A client trains in
+parallel with ADVERTISE_KEYS and SHARE_KEYS; it enters TRAIN when only its training separates it from MASKED_INPUT.
+Killing is SIGKILL and freezing SIGSTOP, to the party's own process, which cannot react. The rest of the federation is
+not informed: its reaction is genuine. cheats.py has the lies of clients.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _BITS_PER_KILOBIT: Final = 1000
 
 
 class FaultError(ValueError):
-    """A fault that cannot be injected; the message says what would be accepted."""
+    """An invalid fault; the message says which are valid."""
 
 
 class Kind(StrEnum):
     DROP = "drop"
-    """Killed; it stays away."""
+    """Killed; it does not return."""
     RESTART = "restart"
-    """Killed, and started again under the same identity."""
+    """Killed, and restarted under the same identity."""
     STALL = "stall"
     """Frozen for good."""
 
@@ -59,7 +59,7 @@ class Lie:
 
 @dataclass(frozen=True)
 class Faults:
-    """All faults of a run; `kilobits` is the speed of a party's link, in 1,000 bits a second, where it is limited."""
+    """All faults of a run; `kilobits` limits the speed of a party's link, in 1,000 bits a second."""
 
     moments: tuple[Fault, ...] = ()
     kilobits: tuple[tuple[str, float], ...] = ()
@@ -71,7 +71,7 @@ class Faults:
         return frozenset(struck | dict(self.kilobits).keys())
 
     def of(self, party: str) -> Hooks | None:
-        """The hooks of one party, where there are faults in them."""
+        """Return the hooks of one party, if it has faults."""
         moments = tuple(fault for fault in self.moments if fault.party == party)
         speed = dict(self.kilobits).get(party)
         return FaultyHooks(moments, speed) if moments or speed else None
@@ -84,7 +84,7 @@ class Faults:
         return partial(CheatingClient, cheats=cheats) if cheats else TrainingClient
 
     def after_kill(self, party: str) -> Faults | None:
-        """What is left for this party, which was killed, when it is started again; None if it stays away.
+        """Return the remaining faults of a killed party for its restart; None if it does not return.
 
         Of several moments the earliest has struck; the others of that round cannot come any more.
         """
@@ -106,7 +106,7 @@ def read_faults(
     cheat: Iterable[str] = (),
     parties: Iterable[str],
 ) -> Faults:
-    """Faults from their notation: PARTY@PHASE[:ROUND], PARTY:KBIT for slow links, CLIENT@HOW[:ROUND] for cheats.
+    """Parse faults: PARTY@PHASE[:ROUND], PARTY:KBIT for slow links, CLIENT@HOW[:ROUND] for cheats.
 
     FaultError for anything else.
     """
@@ -120,7 +120,7 @@ def read_faults(
 
 
 class FaultyHooks(Hooks):
-    """Strikes when a moment has come; delays what moves over a slow link."""
+    """Strikes at its moments; delays traffic of a slow link."""
 
     def __init__(self, moments: tuple[Fault, ...], kilobits: float | None) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class FaultyHooks(Hooks):
         self._kilobits = kilobits
 
     def entering(self, round: int, phases: set[Phase]) -> None:
-        # Who has trained before the shares come passes by TRAIN.
+        # A client whose training ends before the shares arrive skips TRAIN.
         reached = {*phases, Phase.TRAIN} if Phase.MASKED_INPUT in phases else phases
         for fault in self._moments:
             if fault.round == round and fault.phase in reached:

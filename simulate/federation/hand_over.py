@@ -1,9 +1,9 @@
-"""How the fork server and its children end: loaded by the fork server, before anything else.
+"""Shutdown of the fork server and its children: loaded by the fork server before anything else.
 
-A supervisor that is killed while it tells a child what to do leaves a child of which multiprocessing would print a
-traceback. While the fork server loads what takes seconds it looks every second whether its parent is the one that
-started it; if not, it ends at once, and takes its socket with it. Otherwise it has nothing to tidy up: taking torch
-apart would take it seconds, in which whoever reads the supervisor's output waits.
+If a supervisor is killed while it instructs a child, multiprocessing would print a traceback in the child. While the
+fork server loads slow modules it checks every second that its parent is still the one that started it; if not, it ends
+at once, and removes its socket. Otherwise it has nothing to tidy up: tearing down torch would take seconds, which
+delays readers of the supervisor's output.
 """
 
 import atexit
@@ -19,17 +19,17 @@ from types import FrameType, TracebackType
 from typing import Final
 
 LOOK_SECONDS: Final = 1.0
-"""How long a fork server may outlive its supervisor."""
+"""Longest life of a fork server after its supervisor."""
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    # Without arguments, and with half of them. What a child raises later, child.py reports.
+    # Without arguments, or with half of them. child.py reports later errors of a child.
     if not issubclass(kind, (EOFError, pickle.UnpicklingError)):
         sys.__excepthook__(kind, error, trace)
 
 
 def _watch(listener: int) -> None:
-    """End this process when its parent has ended. Whoever is forked from it has no timer."""
+    """End this process when its parent has ended. Processes forked from it have no timer."""
     with socket.socket(fileno=os.dup(listener)) as bound:
         scratch = Path(bound.getsockname()).parent
     parent = os.getppid()
@@ -40,7 +40,7 @@ def _watch(listener: int) -> None:
             os._exit(1)
 
     signal.signal(signal.SIGALRM, look)
-    # Calls of libraries are taken up again, as if nothing had been.
+    # Restart interrupted system calls of libraries.
     signal.siginterrupt(signal.SIGALRM, False)
     signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, LOOK_SECONDS)
 

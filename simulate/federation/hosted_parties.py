@@ -1,9 +1,9 @@
-"""The processes of a simulation: they run what hosts run, with the hooks of a simulation.
+"""The processes of a simulation: they run the same code as hosts, with the hooks of a simulation.
 
-The server has all images, and records what --verify compares. A process of clients hosts one, or several that take
-turns: each has its own keys, link, machine, journal and log, as in a process of its own, and its share of the images.
-All of them talk in one event loop; what takes long they do in one thread, one after the other. So what a client
-computes does not depend on the others.
+The server has all images, and records the data for --verify. A client process hosts one client, or several that take
+turns: each has its own keys, link, machine, journal and log, as in its own process, and its share of the images. All of
+them communicate in one event loop, and do long work in one thread, one after the other. A client's results therefore do
+not depend on the others.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ from tacit.simulate.federation.roles import (
 )
 
 _LOOK_SECONDS = 0.01
-"""Between looks whether the supervisor has shown a round."""
+"""Polling interval for rounds shown by the supervisor."""
 A_VECTOR: Final = 1 << 18
-"""Bytes of a piece of memory that is given back as soon as a client is done with it."""
+"""Size from which the allocator returns memory to the system at once, so that a client's vectors are freed."""
 LEAST_SOCKETS = 64
 SOCKETS_PER_CLIENT = 6
 """Its own, and two through which that is watched; while one closes, the next may open."""
@@ -117,10 +117,10 @@ class SimulatedServer(Surrounded, ServerHooks):
         return HostedRun(self._experiment, plan.run, plan.completed, plan.split_seed, plan.repeated)
 
     def summary(self, hosted: HostedRun, ended: Ended) -> None:
-        """The supervisor writes it, when all processes have ended."""
+        """Do nothing: the supervisor writes the summary after all processes have ended."""
 
     def images(self, file: ServerFile, experiment: Experiment) -> ServerImages:
-        """All of them; the training images say what hosts state in their experiment, which is kept for them."""
+        """Return all images, kept for the clients; training images define values that hosts state themselves."""
         wanted: DataConfiguration = experiment.data
         if self._source is None:
             return ServerImages.none()
@@ -161,7 +161,7 @@ class SimulatedServer(Surrounded, ServerHooks):
 
 
 def prepare_stimuli(protection: Protection, data: Dataset) -> Stimuli | None:
-    """Training images that the clients of a simulation do without, if the protection has the server show some.
+    """Set aside training images for the server to show, if the protection needs them.
 
     ValueError for too few, or more than fit.
     """
@@ -170,7 +170,7 @@ def prepare_stimuli(protection: Protection, data: Dataset) -> Stimuli | None:
 
 
 class Workplace:
-    """What the clients of one process share: the images, the thread in which they take turns, and sockets."""
+    """Resources shared by the clients of one process: the images, the thread for long work, and sockets."""
 
     def __init__(self, images: Path, clients: int) -> None:
         self.thread = ThreadPoolExecutor(1)
@@ -184,8 +184,8 @@ class Workplace:
         return shared_images.kept(self._images)
 
     def test_images(self, data: Dataset) -> Labelled:
-        """Test images and labels, which all clients that normalise alike share: they may take more memory than all
-        else."""
+        """Return test images and labels, shared by all clients with the same normalisation: they may take most of the
+        memory."""
         alike = (data.image_size, data.channels, *data.normalisation)
         if alike not in self._tests:
             self._tests[alike] = (data.x_test, data.y_test)
@@ -193,11 +193,10 @@ class Workplace:
 
 
 async def run_clients(control: Control, *, roles: Sequence[Role]) -> dict[str, Any]:
-    """Have each of these clients take part; report how each of them ended. The status of the process is the worst of
-    theirs."""
+    """Run these clients; report the end of each. The status of the process is the worst of theirs."""
     torch.set_num_threads(1)
     if len(roles) > 1:
-        # Models and vectors of hundreds of clients, made in one thread and given up in another.
+        # Models and vectors of hundreds of clients, made in one thread and freed in another.
         return_large_pieces(A_VECTOR)
     workplace = Workplace(roles[0].images, len(roles))
     roster = read_roster(roles[0].plan.parties.roster)
@@ -217,7 +216,7 @@ async def run_clients(control: Control, *, roles: Sequence[Role]) -> dict[str, A
             for role in roles:
                 group.create_task(host(role))
     finally:
-        # The last messages leave.
+        # Let the last messages leave.
         await asyncio.to_thread(workplace.context.term)
     return {"detail": "", "status": max(statuses)}
 
@@ -240,19 +239,19 @@ class SimulatedClient(Surrounded, ClientHooks):
         self._role = role
         self._around = role.hooks()
         self._workplace = workplace
-        # Its clients are new; what they have spent when a simulation goes on is in their journals.
+        # Its clients are new; the journals hold their privacy spending when a simulation resumes.
         self.spent = 0.0
         seed = role.plan.seed
         self.seed = None if seed is None else client_seed(seed, index)
 
     def machine(self) -> Callable[..., TrainingClient]:
-        """What is to go wrong goes wrong in the rounds, not in a sum of statistics before them."""
+        """Return the machine; faults strike in the rounds, not in a sum of statistics before them."""
         plan = self._role.plan
         trains = plan.experiment.data.statistics == "given" or plan.run.statistics.is_file()
         return self._role.machine() if trains else TrainingClient
 
     def source(self, data: ImagesConfiguration) -> Source:
-        """The images that the server has read, whatever process asks."""
+        """Return the images that the server has read, in any process."""
         return self._workplace.source
 
     def test_images(self, data: Dataset) -> Labelled:
@@ -268,8 +267,8 @@ class SimulatedClient(Surrounded, ClientHooks):
                 self._around.keep_key(round, update.group.key)
 
     async def ended(self, work: ClientWork, ended: Ended) -> None:
-        """Evaluate the last model of a client with layers of its own: the shared part of the last round is sent to
-        nobody any more, but here it is on the disk."""
+        """Evaluate the last model of a client with layers of its own: no message carries the shared part of the last
+        round, but here it is on the disk."""
         learner, run = work.learner, self._role.plan.run
 
         def judge(learner: Learner) -> None:

@@ -1,7 +1,7 @@
-"""Which process of a simulation hosts which client, and the largest weight of a client's update.
+"""Assignment of clients to processes in a simulation, and the largest weight of a client's update.
 
-Clients share processes if the experiment has workers, or the memory would not do otherwise: then they train one after
-the other, and have so many times as long. A client that a fault names always has its own process.
+Clients share processes if the experiment has workers, or to save memory: they then train one after the other, with
+deadlines extended accordingly. A client named by a fault always has its own process.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from tacit.parties.runs.events import ProcessesShared
 from tacit.parties.runs.experiment import Experiment, ExperimentError
 
 PROCESS_BYTES: Final = 60e6
-"""Of a client's process, beside what it shares with the others and what its model takes (measured)."""
+"""Memory of a client process, without shared memory and its model (measured)."""
 OTHER_BYTES: Final = 600e6
-"""Of supervisor, fork server and server, whose loaded modules all share."""
+"""Memory of supervisor, fork server and server, whose loaded modules all share."""
 PARAMETER_BYTES: Final = 48
-"""Of a client, for each parameter of its model: while it trains (parties/hosting/preflight.py), and while it masks."""
+"""Bytes of a client per model parameter: while it trains (parties/hosting/preflight.py), and while it masks."""
 
 
 @dataclass(frozen=True)
 class Hosting:
     processes: Mapping[str, tuple[str, ...]]
     reason: str = ""
-    """Why clients share processes; empty where they do not."""
+    """Reason for sharing processes; empty without sharing."""
 
     @property
     def turns(self) -> int:
-        """How many clients take turns in a process, at most."""
+        """Largest number of clients that take turns in a process."""
         return max(len(clients) for clients in self.processes.values())
 
     def patient(self, experiment: Experiment) -> Experiment:
-        """The experiment with time for all that take turns."""
+        """Return the experiment with deadlines extended for all that take turns."""
         turns, deadlines = self.turns, experiment.deadlines
         patient = msgspec.structs.replace(
             deadlines,
@@ -67,7 +67,7 @@ class Hosting:
 
 
 def check(experiment: Experiment) -> None:
-    """Raise ExperimentError if the machine cannot hold the model of the server and that of one client at work."""
+    """Raise ExperimentError if the machine cannot hold the model of the server and that of one training client."""
     each = KEEPING_BYTES + TRAINING_BYTES[experiment.training.optimizer]
     try:
         check_memory(experiment.model, bytes_each=each, available=available_memory())
@@ -76,8 +76,7 @@ def check(experiment: Experiment) -> None:
 
 
 def choose(experiment: Experiment, clients: Sequence[str], alone: Collection[str], *, ray_cores: int = 0) -> Hosting:
-    """Who hosts these clients; alone: those that must have a process of their own; ray_cores: of Ray, where that hosts
-    them."""
+    """Assign these clients to processes; alone: those that need their own; ray_cores: of Ray, if it hosts them."""
     own = {name: (name,) for name in clients}
     sharing, workers, reason = [name for name in clients if name not in alone], experiment.simulate.workers, ""
     if workers:
@@ -94,18 +93,18 @@ def choose(experiment: Experiment, clients: Sequence[str], alone: Collection[str
 
 
 def memory(experiment: Experiment, processes: int) -> float:
-    """Bytes that a run takes with its clients in so many processes, roughly; their images are not counted."""
+    """Estimate the bytes of a run with its clients in so many processes, without their images."""
     per_client = PARAMETER_BYTES * (parameters(experiment.model, classes=1, channels=1) or 0)
     return OTHER_BYTES + processes * PROCESS_BYTES + experiment.clients * per_client
 
 
 STEP: Final = 100
-"""A computed weight is a multiple of this, so that the ring hardly ever depends on the draw of a split."""
+"""Granularity of a computed weight, so that the ring hardly ever depends on the random split."""
 
 
 def shares(experiment: Experiment, source: Source, seed: int) -> list[Indices]:
-    """The training images of every client: its part, without what the server shows to all, and of that no more than
-    data.limit. ValueError of `divide`."""
+    """Return the training images of every client: its part without the server's stimuli, limited to data.limit.
+    ValueError of `divide`."""
     labels = source.train.labels
     parts = divide(labels, experiment.data, clients=experiment.clients, seed=seed, centres=source.train.centres)
     shown = experiment.protection.shown(labels, len(source.class_names))
@@ -117,7 +116,7 @@ def shares(experiment: Experiment, source: Source, seed: int) -> list[Indices]:
 
 
 def largest_weight(experiment: Experiment, parts: Sequence[Indices]) -> int:
-    """The weight that these shares need: images of the largest one, without those held out from training."""
+    """Return the weight that these shares need: images of the largest one, without its validation set."""
     if not experiment.protection.counts_samples(experiment.training):
         return 1
     held_out = Fraction(str(experiment.training.held_out))
@@ -125,7 +124,7 @@ def largest_weight(experiment: Experiment, parts: Sequence[Indices]) -> int:
 
 
 def weighed(experiment: Experiment, parts: Sequence[Indices]) -> Experiment:
-    """The experiment with a max_weight that is enough. ValueError if it sets one that is not."""
+    """Return the experiment with a sufficient max_weight. ValueError if it sets a smaller one."""
     needed, given = largest_weight(experiment, parts), experiment.aggregation.max_weight
     if given and given < needed:
         raise ValueError(

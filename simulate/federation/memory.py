@@ -7,7 +7,7 @@ from typing import Literal
 
 
 def status_bytes(field: str, process: int | Literal["self"] = "self") -> int | None:
-    """A field of a process, as VmHWM; None where the system, or one that has ended, does not report it. OSError."""
+    """Read a process's field, such as VmHWM; None if the system does not report it or the process ended. OSError."""
     for line in Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""`Federation`: one's own model, data and training in the processes of a simulation."""
+"""`Federation`: a custom model, data and training in the processes of a simulation."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from tacit.simulate.federation.run import default_directory, new_plan, resumed_p
 
 
 class _StoppedError(Exception):
-    """A callback has enough of the run."""
+    """A callback stopped the run."""
 
 
 class Federation:
-    """A server and clients on this machine, each a process, that train one's own model under secure aggregation.
+    """A server and clients on this machine, each a process, that train a custom model under secure aggregation.
 
-    model: () -> nn.Module, whose parameters are float32. data: (client, clients) -> what a client has, the first being
-    0. train: (model, data) -> None if it trained the model in place, or a trained model or its state dictionary, or an
-    update that is added: a vector, or a mapping of names to tensors; with a third parameter `context` it is given a
-    tacit.models.workload.Context. None: the training of `training=`, on images and labels (x, y).
-    A client counts for as many samples as its data have.
+    model: () -> nn.Module, whose parameters are float32. data: (client, clients) -> the client's data; clients count
+    from 0. train: (model, data) -> None if it trained the model in place, or a trained model or its state dictionary,
+    or an update to be added: a vector, or a mapping of names to tensors; a third parameter `context` receives a
+    tacit.models.workload.Context. None: the training of `training=`, on images and labels (x, y). A client's weight is
+    the number of samples in its data.
 
-    Other processes import functions and classes of modules, and of the script that is run; that script calls `run`
-    under `if __name__ == "__main__":`. Functions of a notebook, partials and lambdas are kept in the run directory.
-    keys: further keys and sections of an experiment file (docs/configuration.md), such as aggregation={"clip": 1.0}.
-    directory: a new one; by default runs/<time>-<name>. resume: go on with the run in `directory`, if there is one,
-    until it has all `rounds`. checkpoints: keep the model of every so many rounds, and the best, in checkpoints/.
-    ValueError for what cannot run.
+    Other processes import functions and classes of modules, and of the running script, which must call `run` under `if
+    __name__ == "__main__":`. Functions of a notebook, partials and lambdas are stored in the run directory. keys:
+    further keys and sections of an experiment file (docs/configuration.md), such as aggregation={"clip": 1.0}.
+    directory: a new one; by default runs/<time>-<name>. resume: continue the run in `directory`, if there is one, until
+    it has all `rounds`. checkpoints: store every model after so many rounds, and the best, in checkpoints/. ValueError
+    for an invalid configuration.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class Federation:
         on_round: Callable[[Round], bool | None] = lambda round: None,
         evaluate: Callable[[Any], Mapping[str, float] | float] | None = None,
     ) -> FederationResult:
-        """Run all rounds. show: called with every event of the parties. on_round: called after every round; True stops
-        the run, with a result. evaluate: called with the model after every completed round, in this process; returns
-        metrics by their names, or the accuracy. Whatever they raise ends the run, which has a report and can go on.
+        """Run all rounds. show: receives every event of the parties. on_round: called after every round; True stops the
+        run, with a result. evaluate: called with the model after every completed round, in this process; returns
+        metrics by name, or the accuracy. Their exceptions end the run, which has a report and can be resumed.
 
         FederationError if not all rounds are completed; ValueError if the directory is taken; OSError if the disk is
         full; RuntimeError where the script lacks the `if __name__ == "__main__":`.
         """
         if getattr(current_process(), "_inheriting", False):
-            # What multiprocessing sets while it imports the script of a process that it has started.
+            # multiprocessing sets this while it imports the script of a process that it has started.
             raise RuntimeError(
                 'Federation.run: every process imports this script; call it under `if __name__ == "__main__":`'
             )
@@ -130,7 +130,7 @@ class Federation:
         return FederationResult(directory, self.experiment, summary, follow.metrics).checked(reasons)
 
     def _plan(self, directory: Path) -> Plan | None:
-        """What is to be run there; None if all is done."""
+        """Return the plan of the remaining rounds; None if all are done."""
         run = RunDirectory(directory)
         if self._resume and run.experiment.is_file():
             if changed := differences(load(run.experiment), self.experiment):

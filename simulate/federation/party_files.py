@@ -1,8 +1,8 @@
 """The parties of a run on this machine: their files, which are those of parties on hosts, and the process of each.
 
 The folder parties/ of a run has roster.toml, and for each party a folder NAME with NAME.key and party.toml. It can be
-taken to another host, and the party started there by hand. The processes run what hosts run, with hooks; here all
-parties keep their state in the folder of the run.
+copied to another host, and the party started there by hand. The processes run the same code as hosts, with hooks; here
+all parties keep their state in the folder of the run.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from tacit.simulate.federation.child import Control
 DEALER: Final = "dealer"
 MODEL_OWNER: Final = "model-owner"
 SUMS: Final = "sums"
-"""The dealer's second service."""
+"""Name of the dealer's second service."""
 LISTEN: Final = "tcp://127.0.0.1:*"
 NOT_YET: Final = "tcp://127.0.0.1:1"
 """Placeholder for the address of a peer that does not listen yet."""
 NO_SUMS_YET: Final = "tcp://127.0.0.1:2"
-"""The same for the dealer's sums: a party file refuses one address for both services."""
+"""Placeholder for the dealer's sums: a party file refuses one address for both services."""
 NO_QUOTA: Final = OfferSection(images_a_day=1 << 40, refused_a_day=1 << 40)
-"""[policy] of a model owner that asks nobody to hold back."""
+"""[policy] of a model owner without quotas."""
 QUIET: Final = LogConfiguration(level="error")
-"""Everything else is in the event logs."""
+"""The event logs hold everything else."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,17 @@ class PartyFiles:
         return self.path / "parties" / "roster.toml"
 
     def folder(self, name: str) -> Path:
-        """The folder that can be taken to another host."""
+        """Return the folder that can be copied to another host."""
         return self.path / "parties" / name
 
     def file(self, name: str) -> Path:
         return self.folder(name) / "party.toml"
 
     def enrol(self, roles: Mapping[str, Role], groups: Mapping[str, int] | None = None) -> None:
-        """Make keys for all parties, and their roster, unless they are there. RunDirectoryError if they cannot be
-        written."""
+        """Create the parties' keys and roster, unless they exist. RunDirectoryError if they cannot be written."""
         if self.roster.exists():
             return
-        # Keys without a roster are of a command that was cut short: nobody has used them.
+        # Keys without a roster come from an interrupted command, and are unused.
         shutil.rmtree(self.roster.parent, ignore_errors=True)
         members: list[Member] = []
         try:
@@ -97,13 +96,13 @@ class PartyFiles:
             ) from None
 
     def write(self, name: str, file: PartyFile) -> None:
-        """Write the file of a party. OSError, as of `writing`."""
+        """Write the file of a party. OSError, as `writing`."""
         with writing(self.file(name)):
             self.folder(name).mkdir(parents=True, exist_ok=True)
             self.file(name).write_text(party_text(file), encoding="utf-8")
 
     def opened(self, kind: type[Kind], name: str, roster: Roster | None = None) -> OpenedParty[Kind]:
-        """The party, whose state is in the folder of the run beside that of the others. roster: as read before."""
+        """Open a party whose state is in the folder of the run. roster: as read before."""
         file = read_party(kind, self.file(name))
         return OpenedParty(file, load(Path(file.key)), roster or read_roster(self.roster), self.state(name))
 
@@ -111,11 +110,11 @@ class PartyFiles:
         return load(self.folder(name) / f"{name}.key")
 
     def state(self, name: str) -> PartyFolder:
-        """Where the party keeps its state, in the folder of the run beside that of the others."""
+        """Return the state folder of a party, within the folder of the run."""
         return PartyFolder(self.path, party=name)
 
     def take_state(self, name: str, left: PartyFolder) -> None:
-        """Let a party begin with the learning, and the adapters, that another one has left. OSError."""
+        """Start a party from another one's training state and adapters. OSError."""
         own = self.state(name)
         for kept, mine in ((left.learning, own.learning), (left.adapters, own.adapters)):
             if kept.exists():
@@ -143,7 +142,7 @@ class Surrounded(Hooks):
 
 
 class HeldParty(Surrounded):
-    """Hooks of a party that has a process of this machine for itself."""
+    """Hooks of a party with a process of its own."""
 
     def told(self, outcome: PartyOutcome) -> Any:
         return {"code": outcome.ended.code.name if outcome.ended.code else None, "detail": outcome.ended.detail}
@@ -151,18 +150,18 @@ class HeldParty(Surrounded):
 
 @dataclass(frozen=True)
 class PartyProgram:
-    """Arguments of a party's process, beside the addresses of those that listen already."""
+    """Arguments of a party's process, except the addresses of listening peers."""
 
     files: PartyFiles
     name: str
     file: PartyFile
     hooks: Callable[[], HeldParty]
-    """Made in the process; it is pickled."""
+    """Factory, pickled, and called in the process."""
     cores: frozenset[int] | None = None
-    """Of the processor, where it runs; None: wherever it may."""
+    """Processor cores that it may use; None: all."""
 
     def placed(self, addresses: Mapping[str, str]) -> PartyFile:
-        """The file with the addresses of those whom the party connects to."""
+        """Return the file with its peers' addresses."""
         file = self.file
         if isinstance(file, ModelOwnerFile):
             return structs.replace(file, dealer=addresses[DEALER])
@@ -177,7 +176,7 @@ class PartyProgram:
 
 
 async def hold_party(control: Control, *, program: PartyProgram, addresses: dict[str, str]) -> Any:
-    """The process of one party: write its file, and run it as a host does."""
+    """Process of one party: write its file, and run it as a host does."""
     import torch
 
     torch.set_num_threads(1)
@@ -195,7 +194,7 @@ async def hold_party(control: Control, *, program: PartyProgram, addresses: dict
 
 
 def own_images(experiment: Experiment) -> dict[str, Any]:
-    """[data] of a party file: paths are those of the experiment, which begin where the command was given."""
+    """Return [data] of a party file, with the experiment's paths, which are relative to the working directory."""
     found = {name: getattr(experiment.data, name) for name in ImagesConfiguration.__struct_fields__}
     for name in ("source", "directory"):
         if found[name].endswith(".npz") or (name == "directory" and found[name]):
@@ -204,5 +203,5 @@ def own_images(experiment: Experiment) -> dict[str, Any]:
 
 
 def tell(control: Control) -> Tell:
-    """Pass every event of a party on to the supervisor."""
+    """Forward every event of a party to the supervisor."""
     return lambda event: control.send({"event": msgspec.json.encode(event).decode()})

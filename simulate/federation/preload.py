@@ -1,10 +1,10 @@
-"""What every party process needs and what is slow to import: loaded once, before the parties are forked.
+"""Slow imports that every party process needs: loaded once, before the parties are forked.
 
-The fork server imports this module when it starts (some seconds of processor time, most of it torch), and the
-children that it forks find everything loaded, also what libraries import only when they are first used. Nothing here
-may start a thread or touch an accelerator: neither survives a fork. multiprocessing ignores a preload that ends in
-ImportError, and ends the fork server on anything else; so every failure becomes an ImportError here, and the child that
-misses this module reports the reason.
+The fork server imports this module when it starts (some seconds of processor time, most of it torch), and its children
+find everything loaded, including imports that libraries defer to their first use. Nothing here may start a thread or
+touch an accelerator: neither survives a fork. multiprocessing ignores a preload that ends in ImportError, and ends the
+fork server on anything else; so every failure becomes an ImportError here, and the child that misses this module
+reports the reason.
 """
 
 import gc

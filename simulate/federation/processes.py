@@ -1,13 +1,12 @@
 """One operating-system process for every party of a federation, started and watched by one supervisor.
 
-Children are forked from a fork server that has loaded torch already (preload.py). The messages of children, and their
-exits, come out of `Processes.messages` in order, in the supervisor's event loop. No process outlives the supervisor,
-whatever ends it: if it is killed, the children see their control connections close and exit; with the last of them go
-the fork server (hand_over.py) and multiprocessing's resource tracker.
+Children are forked from a fork server that has loaded torch already (preload.py). `Processes.messages` yields the
+messages of children, and their exits, in order, in the supervisor's event loop. No process outlives the supervisor,
+even if it is killed: the children see their control connections close and exit; with the last of them go the fork
+server (hand_over.py) and multiprocessing's resource tracker.
 
-A client that fails is the federation's business and is only shown. When the server has ended, the clients get time to
-notice; any that is still there then (frozen, say) is ended. So is a server that a client has given up, and that stays
-silent.
+A client's failure is left to the federation's protocol, and only shown. When the server has ended, the clients get time
+to notice; any remaining one (frozen, say) is then ended. So is a silent server that a client has given up.
 """
 
 from __future__ import annotations
@@ -51,27 +50,27 @@ from tacit.simulate.federation.roles import ABORTED, SERVER_LOST, Role
 Message = dict[str, Any]
 
 _POLLING = threading.Lock()
-"""Held while multiprocessing asks how processes ended. It does so for all of them whenever one is started, in a thread
-here, and takes an answer that another thread has read for the death of the fork server (exit code 255)."""
+"""Held while multiprocessing polls exit statuses. It polls all processes whenever one is started, in a thread here, and
+mistakes a status that another thread has read for the death of the fork server (exit code 255)."""
 
 
 PRELOAD: Final = "tacit.simulate.federation.preload"
 
 
 class ProcessError(RuntimeError):
-    """A party's process could not be started, or has failed; the text names the party."""
+    """A party's process could not be started, or has failed; the message names the party."""
 
 
 @dataclass(frozen=True)
 class Exit:
-    """How a process ended: its exit code, or the name of the signal that killed it, such as "SIGKILL"."""
+    """End of a process: its exit code, or the name of the signal that killed it, such as "SIGKILL"."""
 
     code: int | None
     signal: str | None
     reason: str = ""
-    """In words, of a process that is not of this machine."""
+    """In words, for a process on another machine."""
     replaced: bool = False
-    """Whether another one is to be started in its place."""
+    """Whether another process will replace it."""
 
     def __str__(self) -> str:
         if self.reason:
@@ -99,16 +98,16 @@ class _PartyProcess:
 class Running(Protocol):
     @property
     def ended(self) -> asyncio.Event:
-        """Set when it has ended."""
+        """Event that is set when it has ended."""
 
     def say(self, message: bytes) -> None:
-        """Sends it a message, if it can still be sent one."""
+        """Send it a message, if it is still connected."""
 
     def terminate(self) -> None:
-        """Ends it, politely where that is known."""
+        """Terminate it, gracefully if possible."""
 
     def kill(self) -> None:
-        """Ends it."""
+        """Kill it."""
 
 
 class Processes:
@@ -116,7 +115,7 @@ class Processes:
 
     Output and tracebacks of a party go to `<directory>/<name>.log`. `preload` names the module that the fork server
     imports before it forks. There is one fork server in a program: the first preload stays, and a party that needs
-    another one fails with a message that says so. `grace_seconds` is what a stop at the end of the block allows.
+    another one fails with a message that says so. `grace_seconds` limits a stop at the end of the block.
     """
 
     def __init__(self, directory: Path, *, preload: str = PRELOAD, grace_seconds: float = 10.0) -> None:
@@ -125,22 +124,22 @@ class Processes:
         self._grace_seconds = grace_seconds
         self._running: dict[str, Running] = {}
         self._children: dict[str, _PartyProcess] = {}
-        """Those of the running that are children of this process."""
+        """Running children of this process."""
         self._news: asyncio.Queue[tuple[str, Message | Exit]] = asyncio.Queue()
         self._all_ended = asyncio.Event()
         self.host = "127.0.0.1"
-        """This machine, as its processes reach it."""
+        """Address of this machine for its processes."""
         self.cores = 0
-        """Over which processes are spread, where that is not left to this machine; else 0."""
+        """Cores that the processes are spread over, where that is not left to this machine; else 0."""
 
     async def prepare(self, names: Iterable[str]) -> None:
-        """Have what processes of these names begin in, and wait for it. ProcessError if it cannot be had."""
+        """Prepare the environment of processes with these names. ProcessError if that fails."""
 
     async def start(self, name: str, target: Callable[..., Coroutine[Any, Any, object]], **arguments: object) -> None:
-        """Starts a process that awaits `target(control, **arguments)`; returns when the process exists.
+        """Start a process that awaits `target(control, **arguments)`; return when the process exists.
 
         `target` is a coroutine function at the top level of a module, the arguments can be pickled, and its result is
-        made of msgpack types. Raises ValueError if not, or for a name in use, and ProcessError if no process came up.
+        made of msgpack types. ValueError otherwise, or for a name in use; ProcessError if no process started.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
             raise ValueError(f"{name!r} cannot name a process: use letters, digits, and . _ - after the first")
@@ -184,17 +183,17 @@ class Processes:
         loop.add_reader(process.sentinel, self._bury, name)
 
     async def messages(self) -> AsyncIterator[tuple[str, Message | Exit]]:
-        """What the parties say, with their names; the last of each party is its Exit. Ends when no process is left."""
+        """Yield the parties' messages with their names, each party's Exit last. Ends when no process is left."""
         while self._running or not self._news.empty():
             yield await self._news.get()
 
     def tell(self, name: str, told: Message) -> None:
-        """Tells one process this, in the place of what it was told before; it finds it in `Control.told`."""
+        """Send one process the value of `Control.told`, replacing the previous one."""
         if (party := self._running.get(name)) is not None:
             party.say(msgspec.msgpack.encode(told))
 
     async def ask(self, name: str, reason: str, *, grace_seconds: float) -> None:
-        """Asks one process to end, and waits for that at most so long."""
+        """Ask one process to end, and wait at most `grace_seconds` for it."""
         party = self._running.get(name)
         if party is not None:
             party.say(msgspec.msgpack.encode({"stop": reason}))
@@ -203,7 +202,7 @@ class Processes:
                     await party.ended.wait()
 
     async def stop(self, reason: str, *, grace_seconds: float) -> None:
-        """Ends all processes: asks them, after `grace_seconds` terminates them, after as long again kills them."""
+        """End all processes: ask them, terminate them after `grace_seconds`, kill them after as long again."""
         request = msgspec.msgpack.encode({"stop": reason})
         for party in self._running.values():
             party.say(request)
@@ -253,7 +252,7 @@ class Processes:
 
 
 def locate(target: Callable[..., object]) -> tuple[str, str]:
-    """Module and qualified name of what a process can run. ValueError for anything else."""
+    """Return module and qualified name of a function that a process can run. ValueError for anything else."""
     module, name = target.__module__, target.__qualname__
     if "<" in name or not inspect.iscoroutinefunction(target):
         raise ValueError(f"{module}.{name} cannot run in a process: it must be a top-level coroutine function")
@@ -261,7 +260,7 @@ def locate(target: Callable[..., object]) -> tuple[str, str]:
 
 
 def warm_up(preload: str = PRELOAD) -> None:
-    """Starts the fork server, if it is not running yet, and returns while it loads what the parties need."""
+    """Start the fork server, if it is not running yet; return while it loads the parties' imports."""
     with _sigint_blocked(), _one_thread_environment():
         forkserver.set_forkserver_preload(["__main__", "tacit.simulate.federation.hand_over", preload])
         forkserver.ensure_running()
@@ -281,7 +280,7 @@ def _sigint_blocked() -> Iterator[None]:
 
 
 def _launch(process: ForkServerProcess, theirs: Connection, preload: str) -> None:
-    """Starts the process, after the fork server if that is not running yet, and closes the child's end here."""
+    """Start the process, after the fork server if that is not running yet, and close the child's end here."""
     try:
         warm_up(preload)
         with _POLLING:
@@ -305,7 +304,7 @@ def _one_thread_environment() -> Iterator[None]:
 
 
 async def in_daemon_thread(function: Callable[[], None]) -> None:
-    """Awaits a blocking call. Unlike the loop's executor, its thread does not hold up the interpreter's exit."""
+    """Await a blocking call. Unlike the loop's executor, its thread does not hold up the interpreter's exit."""
     result: concurrent.futures.Future[None] = concurrent.futures.Future()
     result.set_running_or_notify_cancel()
 
@@ -322,7 +321,7 @@ async def in_daemon_thread(function: Callable[[], None]) -> None:
 
 
 Program = tuple[Callable[..., Coroutine[Any, Any, object]], dict[str, Any]]
-"""What a process runs, and its arguments; beside them it gets `addresses`, of those that listen before it starts."""
+"""Coroutine function and arguments of a process; `addresses` of programs that listen before it are added."""
 
 _GRACE_SECONDS: Final = 0.5
 
@@ -338,14 +337,14 @@ async def results(
     echo: str | None = None,
     logs: Path | None = None,
 ) -> dict[str, Any]:
-    """What the programs return, by name. They are over when those wanted have finished: all if none are named.
+    """Run programs and return their results by name. They end when those in `wanted` have finished; by default all.
 
-    listening: programs that say at which address they listen, for which the next ones wait; each with the names of its
-    services, the first of which is called "" by itself. reached: makes of such a name and address the one for the
-    others. told: gets what they send. lost: makes the result of a program whose process has ended without one, from its
-    name and how; without it that is a failure, as it is of programs that others have waited for. echo: a failure that
-    says this is the echo of another, which is waited for; logs: the folder for the output of the processes, None: one
-    that does not last. ProcessError names who failed, and so does ValueError for what it cannot start with.
+    listening: programs that report a listening address, for which the next ones wait; each with the names of its
+    services, the first of which is called "" by itself. reached: maps such a name and address to the one for the
+    others. told: receives their messages. lost: makes the result of a program whose process ended without one, from its
+    name and its end; otherwise, and for programs that others wait for, that is a failure. echo: whether a failure is
+    only the consequence of another, which is awaited; logs: folder for the output of the processes, None: a temporary
+    one. ProcessError names the failed program, and ValueError one that cannot start.
     """
     listening = listening or {}
     waiting, addresses = list(programs), dict[str, str]()
@@ -394,25 +393,25 @@ async def results(
 
 SERVER = "server"
 LEAVE_SECONDS = 5.0
-"""How long clients may take to end after the server has said that it is over."""
+"""Time for clients to end after the server has announced the end."""
 STOP_SECONDS = 1.0
-"""How long each step of ending a process may take that had its time before."""
+"""Time for each step of ending a process that was already asked to end."""
 MOST_NAMES = 8
-"""Clients that are named where a process takes many with it."""
+"""Clients named when the process of many ends."""
 
 Show = Callable[[Event], None]
-"""Called with every event of the parties, and with PartyExited or PartyFailed for each client whose process ends."""
+"""Receives every event of the parties, and PartyExited or PartyFailed for each client whose process ends."""
 
 
 class SimulationError(Exception):
-    """The run failed; the message says who failed and why."""
+    """The run failed; the message names the party and the reason."""
 
     summary: Summary | None = None
-    """That of the run nevertheless, if it came so far that there is one."""
+    """Summary of the run, if it got far enough to have one."""
 
 
 class InputError(SimulationError):
-    """The server cannot start with what it is given (data, model, device); the message says what to change."""
+    """The server cannot start with its data, model or device; the message gives the remedy."""
 
 
 class ServerLostError(SimulationError):
@@ -455,21 +454,21 @@ class Supervisor:
         self._failure: SimulationError | None = None
         self._clearing: asyncio.Task[None] | None = None
         self._words = 0
-        """How often the server has said something."""
+        """Number of messages from the server."""
         self._silence = ""
-        """Why the server was ended, if it froze."""
+        """Reason for ending a frozen server."""
         self._watching: asyncio.Task[None] | None = None
         self._coming: set[str] = set()
-        """Clients that have a process, and have not joined."""
+        """Clients with a process that have not joined."""
         self._told: dict[str, Any] = {}
-        """What the server knows from here."""
+        """Values sent to the server."""
         self._missing: dict[str, str] = {}
-        """Clients that will not come, and why."""
+        """Clients that will not come, and the reason."""
         self._waiting: asyncio.Task[None] | None = None
         self._experiment = roles[SERVER].plan.experiment
 
     async def follow(self) -> str:
-        """Run until everybody has ended; returns how the server says it ended, or raises SimulationError."""
+        """Run until all processes have ended; return how the server says it ended, or raise SimulationError."""
         await self._processes.start(SERVER, serve, role=self._roles[SERVER])
         try:
             async for name, message in self._processes.messages():
@@ -520,7 +519,7 @@ class Supervisor:
         self._hosted[process].remove(client)
         reason, failed = _ending(last)
         self._show_end(client, reason, failed=failed)
-        # The reason of one that has seen its images may hold what only the secure sum may carry.
+        # The reason may contain data from images that only the secure sum may carry.
         self._miss([client], reason if client in self._coming else "")
         lost = last.get("finished", {}).get("status") == SERVER_LOST
         if lost and self._clearing is None and self._watching is None:
@@ -561,7 +560,7 @@ class Supervisor:
             return
         if not failed:
             self._ended = reason
-            # Where only clients can read the last model, they now evaluate it, which takes as long as it takes.
+            # Where only clients can read the last model, they now evaluate it, without a deadline.
             evaluating = self._experiment.deadlines.train if self._experiment.evaluated_by_clients else 0.0
             self._clear("the server has ended", max(LEAVE_SECONDS, evaluating))
             return
@@ -569,11 +568,11 @@ class Supervisor:
             raise InputError(f"{name}: {reason}")
         kind = ServerLostError if exit.signal is not None else SimulationError
         self._failure = kind(f"{name}: {reason}")
-        # The clients shall notice by themselves, and say so.
+        # Let the clients notice and report it themselves.
         self._clear("the server is gone", self._experiment.deadlines.grace + LEAVE_SECONDS)
 
     def _await_clients(self) -> None:
-        """The server gathers the clients: it waits for all that live, while they come."""
+        """Let the server wait for all living clients while some keep joining; then report the missing ones."""
 
         async def wait() -> None:
             while before := frozenset(self._coming):
@@ -587,14 +586,14 @@ class Supervisor:
         self._waiting = asyncio.ensure_future(wait())
 
     def _miss(self, clients: Iterable[str], reason: str) -> None:
-        """These will not come: the server need not wait for them. reason: "" for what the server is not to know."""
+        """Tell the server not to wait for these clients. reason: "" to withhold it from the server."""
         self._missing |= dict.fromkeys(clients, reason)
         self._coming -= self._missing.keys()
         self._told["missing"] = self._missing
         self._processes.tell(SERVER, self._told)
 
     async def _end_silent_server(self, patience: float) -> None:
-        """End the run if the server, which says every second that it is alive, says nothing for so many seconds."""
+        """End the run if the server, which reports every second, is silent for so many seconds."""
         words = self._words
         await asyncio.sleep(patience)
         self._watching = None
@@ -611,7 +610,7 @@ class Supervisor:
 
 
 def _ending(last: dict[str, Any], ended: Exit | None = None) -> tuple[str, bool]:
-    """How a party or a process ended, in one sentence, and whether that is a failure."""
+    """Describe the end of a party or a process in one sentence; return it and whether it is a failure."""
     if "failed" in last:
         return f"{last['failed']} (details in {os.path.relpath(last['log'])})", True
     result = last.get("finished")

@@ -1,8 +1,8 @@
-"""What one party of an audited run received and drew, kept as it happened.
+"""One party's view in an audited run: its received messages and random draws.
 
-A recording is told every message when it comes off the link, passes the operating system's randomness on, and keeps
-what the party itself worked out. Nothing is kept of what another party knows. Only an audit asks for recordings. The
-file is a sequence of msgpack arrays, each a kind and its fields.
+A recording takes every message from the link, passes the operating system's randomness on, and stores the party's own
+results. It contains nothing that only another party knows. Only an audit asks for recordings. The file is a sequence of
+msgpack arrays, each a kind and its fields.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class HeardMessage:
 
 @dataclass(frozen=True)
 class DrawnOctets:
-    """Randomness of the operating system that the party's machine was given."""
+    """Randomness that the operating system gave the party's machine."""
 
     octets: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
 class OpenedSum:
-    """A sum that a server opened: values float64 [D], weights int64 (), [T] or [D] as the protection has them."""
+    """A sum that a server opened: values float64 [D], weights int64 (), [T] or [D] depending on the protection."""
 
     round: int
     survivors: tuple[str, ...]
@@ -56,7 +56,7 @@ class OwnWords:
 
 @dataclass(frozen=True)
 class HeldKey:
-    """The group key that a client held in a round."""
+    """A client's group key in a round."""
 
     round: int
     key: GroupKey = field(repr=False)
@@ -64,12 +64,12 @@ class HeldKey:
 
 @dataclass(frozen=True)
 class ToldOutputs:
-    """What a data owner of an adaptation was told of a batch: outputs of some blocks, float32 [B, T, D], by the number
-    of the block, each in an order of its own."""
+    """Batch outputs that a data owner of an adaptation received: of some blocks, float32 [B, T, D], by the number of
+    the block, each in an order of its own."""
 
     rows: Mapping[int, npt.NDArray[np.float32]] = field(repr=False)
     labels: npt.NDArray[np.int64] = field(repr=False)
-    """What was told beside the last block's, [B] in the order of that."""
+    """Labels revealed with the last block's outputs, [B] in their order."""
     patches: npt.NDArray[np.int64] = field(repr=False)
     """Its own images of the batch [B, N, P], as it shares them."""
 
@@ -78,7 +78,7 @@ Record = HeardMessage | DrawnOctets | OpenedSum | OwnWords | HeldKey | ToldOutpu
 
 
 class Recording(Hooks):
-    """Keeps what one party receives and draws, in FOLDER/PARTY.recording, which only its owner may read."""
+    """Records a party's received messages and draws in FOLDER/PARTY.recording, which only its owner may read."""
 
     def __init__(self, folder: Path, party: str) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def place(folder: Path, party: str) -> Path:
 
 
 def read(folder: Path, party: str) -> Iterator[Record]:
-    """What was recorded, in its order. FileNotFoundError if nothing was, ValueError if the file is no recording."""
+    """Yield the records in order. FileNotFoundError without a recording, ValueError for another file."""
     with place(folder, party).open("rb") as file:
         for kind, *fields in msgpack.Unpacker(file, max_buffer_size=0):
             match kind, fields:

@@ -1,11 +1,11 @@
 """A slower link between two processes of this machine: a relay of TCP streams that adds delay and limits the rate.
 
-`relaying` runs the relay in a process of its own. Asked for a port of loopback, it opens another one that leads there.
-The link is a pair of one-way lines, shared by all streams: a byte enters its line at most at `bandwidth_mbit`, and
-leaves it `latency_ms` later. Nothing is lost or reordered; slow starts, losses and the handshake of TCP are not there.
-Threads wait, not an event loop: loops of asyncio round delays up to milliseconds.
+`relaying` runs the relay in its own process. On request for a loopback port, it opens another port that leads there.
+The link is a pair of one-way lines, shared by all streams: bytes enter a line at most at `bandwidth_mbit`, and leave it
+`latency_ms` later. It loses and reorders nothing, and omits TCP's slow start, losses and handshake. Threads wait, not
+an event loop: asyncio loops round delays up to milliseconds.
 
-A relay may also keep what passes, as whoever stands on the wire sees it: `passed` reads that again.
+A relay may also record the traffic, as an eavesdropper on the wire sees it: `passed` reads it.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ MOST_BANDWIDTH_MBIT: Final = 2_000.0
 
 _LOOPBACK: Final = "127.0.0.1"
 _BYTES_IN_A_MEGABIT: Final = 125_000
-# Read at once; with a limited rate, as much as passes in half a millisecond, so that a message's first bytes are not
-# held up by those behind them.
+# Read at once; with a limited rate, as much as passes in half a millisecond, so that a message's first bytes do not
+# wait for those behind them.
 _MOST_READ: Final = 1 << 18
 _READ_SECONDS: Final = 0.0005
-# A line holds what comes in so long beside what is under way, so that it does not run dry while its threads wait for
-# the processor; without a rate it holds so many bytes.
+# Incoming buffer of a line, in time: it must not run dry while its threads wait for the processor; in bytes if there is
+# no rate.
 _SPARE_SECONDS: Final = 0.05
 _UNLIMITED_HELD: Final = 1 << 26
-# The two questions at the desk: a port in decimal digits, and this. The answer is a number in decimal digits.
+# Requests at the desk: a port in decimal digits, or this. The answer is a number in decimal digits.
 _FORWARDED: Final = "forwarded"
 _WORD_LIMIT: Final = 64
 _RESET: Final = struct.pack("ii", 1, 0)
-"""A lingering of no seconds: to close is to reset."""
+"""Linger for zero seconds: closing then resets the connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shaping:
     latency_ms: float | None = None
-    """Milliseconds that a byte is under way in one direction; None: no delay."""
+    """One-way delay of a byte in milliseconds; None: no delay."""
     bandwidth_mbit: float | None = None
-    """Megabits (10^6 bits) in a second and direction; None: no limit."""
+    """Megabits (10^6 bits) per second and direction; None: no limit."""
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -79,13 +79,13 @@ class Shaping:
 
 @dataclass(frozen=True)
 class Relay:
-    """A relay that runs, as other processes of the same user may use it, too."""
+    """A running relay, usable by other processes of the same user too."""
 
     desk: Path
-    """The socket where it is asked."""
+    """Socket for requests."""
 
     def through(self, port: int) -> int:
-        """A port of loopback that leads to this one, through the link. OSError if the relay is gone."""
+        """Return a loopback port that leads to this one through the link. OSError if the relay is gone."""
         return self._ask(str(port))
 
     def address(self, address: str) -> str:
@@ -93,7 +93,7 @@ class Relay:
         return f"{host}:{self.through(int(port))}"
 
     def forwarded(self) -> int:
-        """Bytes that have left the link so far, in both directions together. OSError if the relay is gone."""
+        """Return the bytes that have left the link so far, in both directions. OSError if the relay is gone."""
         return self._ask(_FORWARDED)
 
     def _ask(self, question: str) -> int:
@@ -111,14 +111,14 @@ class PassedBytes:
     seconds: float
     """On the monotonic clock."""
     stream: int
-    """Counted from 0, as they were opened."""
+    """Counted from 0, in order of opening."""
     onwards: bool
-    """From who has connected to who was connected to; else back."""
+    """From the connecting to the accepting side; else back."""
     octets: bytes = field(repr=False)
 
 
 def passed(tap: Path) -> Iterator[PassedBytes]:
-    """What a relay kept, in its order. FileNotFoundError if it was not asked to."""
+    """Yield a relay's record in order. FileNotFoundError if it did not record."""
     with tap.open("rb") as file:
         for seconds, stream, onwards, octets in msgpack.Unpacker(file, max_buffer_size=0):
             yield PassedBytes(seconds, stream, onwards, octets)
@@ -126,8 +126,8 @@ def passed(tap: Path) -> Iterator[PassedBytes]:
 
 @contextmanager
 def relaying(shaping: Shaping, tap: Path | None = None) -> Iterator[Relay | None]:
-    """Run a relay during the block; None if there is nothing to shape or to keep. It ends with the block, or with this
-    process, however that ends. tap: a new file for all that passes, which only its owner may read."""
+    """Run a relay during the block; None without shaping or recording. It ends with the block, or with this process,
+    however that ends. tap: a new file for all traffic, which only its owner may read."""
     if not shaping and tap is None:
         yield None
         return
@@ -168,8 +168,8 @@ class _Line:
             self.forwarded += length
 
 
-class _Way:
-    """One direction of a stream: a thread that reads, a thread that writes, and what is under way between them."""
+class _Direction:
+    """One direction of a stream: a reading thread, a writing thread, and the data in transit."""
 
     def __init__(self, line: _Line, source: socket.socket, sink: socket.socket, keep: Callable[[bytes], None]) -> None:
         self._line = line
@@ -213,7 +213,7 @@ class _Way:
             except OSError:
                 broken = True
                 with suppress(OSError):
-                    # A close without a reset is not noticed by a sender that has filled the window before.
+                    # A sender that has filled the window notices a close only by a reset.
                     self._source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                     self._source.shutdown(socket.SHUT_RD)  # The reader comes to an end.
             with self._changed:
@@ -235,7 +235,7 @@ class _Tap:
         self._streams = 0
 
     def stream(self) -> tuple[Callable[[bytes], None], Callable[[bytes], None]]:
-        """What keeps the octets of the next stream: onwards, and back."""
+        """Return recorders for the next stream: onwards, and back."""
         with self._lock:
             number = self._streams
             self._streams += 1
@@ -266,7 +266,7 @@ def _connect(
     with near, suppress(ConnectionError), socket.create_connection((_LOOPBACK, port)) as far:
         for end in (near, far):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for way in [_Way(lines[0], near, far, kept[0]), _Way(lines[1], far, near, kept[1])]:
+        for way in [_Direction(lines[0], near, far, kept[0]), _Direction(lines[1], far, near, kept[1])]:
             for thread in way.threads:
                 thread.join()
 

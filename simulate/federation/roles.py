@@ -1,7 +1,7 @@
 """The plan of a simulated federation, and its parties as files (party_files.py).
 
-The folder of a client has indices.npy too: which of the training images are its own. What affects the model may be
-seeded; keys, shares and masks are drawn from the operating system here as between hosts.
+A client's folder also has indices.npy: the indices of its training images. Draws that affect the model may be seeded;
+keys, shares and masks come from the operating system here as between hosts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tacit.simulate.federation.party_files import PartyFiles, own_images
 from tacit.simulate.federation.recording import Recording
 
 USER_ERRORS: Final = (*MENDABLE, FloatingPointError)
-"""What a user can mend; the message says how. Everything else is a bug and leaves a traceback in the party's log."""
+"""Errors that a user can fix; the message says how. Any other is a bug and leaves a traceback in the party's log."""
 
 FAILED, ABORTED, SERVER_LOST = 1, 3, 4
 """Exit statuses of the processes; 0 is a session that is complete."""
@@ -47,29 +47,29 @@ class Plan:
     rounds: int
     completed: int
     split_seed: int
-    """Seeds the split and the initial weights: all parties must agree on the first, and a resumed run on both."""
+    """Seed of the split and the initial weights: all parties must agree on the first, and a resumed run on both."""
     repeated: int = 0
-    """Rounds of those that do not count."""
+    """Repeated rounds that do not count."""
     device: str = "cpu"
     verify: bool = False
     step_by_step: bool = False
-    """Whether no round is finished before the supervisor has shown the end of the one before."""
+    """Whether each round waits until the supervisor has shown the end of the previous one."""
     report: bool = True
-    """Whether report.html is drawn, which takes a second or two."""
+    """Whether to draw report.html, which takes a second or two."""
     record_moves: bool = False
     """Record which coordinates of the model every round moves."""
     recordings: Path | None = None
-    """Where every party keeps what it received and drew; only an audit asks for that."""
+    """Folder for every party's recording; only an audit asks for that."""
     subtracts: bool = False
-    """Whether the server leaves clients out of sums, to read their differences; only an audit asks for that."""
+    """Whether the server omits clients from sums, to read their differences; only an audit asks for that."""
     wire: Path | None = None
-    """A new file for all that passes between clients and server; only an audit asks for that."""
+    """A new file for all traffic between clients and server; only an audit asks for that."""
     ray: str | None = None
-    """The address of the cluster of Ray that hosts clients; "" for one on this machine, None for none."""
+    """Address of the Ray cluster that hosts clients; "" for one on this machine, None for none."""
     host: str = "127.0.0.1"
     faults: Faults = field(default_factory=Faults)
     unread: tuple[str, ...] = ()
-    """What of the logs of a resumed run could not be read, and was moved."""
+    """Unreadable logs of a resumed run, which were moved."""
     started: float = field(default_factory=time.time)
     command: str = field(default_factory=command_line)
 
@@ -79,10 +79,9 @@ class Plan:
 
     @property
     def seed(self) -> int | None:
-        """Seeds training and rounding, in a run that was given no seed with the one that it drew, so that the record of
-        it repeats the run. None, which draws from the operating system's randomness, where what a protection draws
-        hides something: no file may tell it, unless somebody chose a seed.
-        """
+        """Seed of training and rounding. A run without a given seed draws and records one, so that the record repeats
+        the run. None, for the operating system's randomness, where a protection's draws hide something: no file may
+        reveal the seed, unless the user chose it."""
         chosen, hides = self.experiment.federation.seed, self.experiment.hides
         return self.split_seed if chosen is None and not hides else chosen
 
@@ -102,7 +101,7 @@ class Role:
     plan: Plan
     name: str
     images: Path
-    """The folder where the server leaves them for the others."""
+    """Folder in which the server leaves them for the others."""
 
     @property
     def folder(self) -> Path:
@@ -113,7 +112,7 @@ class Role:
         return self.folder / "indices.npy"
 
     def write_server(self) -> None:
-        """Write the party file of the server. OSError, as of `writing`."""
+        """Write the party file of the server. OSError, as `writing`."""
         experiment, device = self.plan.experiment, cast("Device", self.plan.device)
         own = None if experiment.data.factory else ImagesConfiguration(**own_images(experiment))
         common = self.plan.parties.common(self.name)
@@ -121,7 +120,7 @@ class Role:
         self.plan.parties.write(self.name, file)
 
     def write_client(self, address: str) -> None:
-        """Write the party file of a client that connects to this address. OSError, as of `writing`."""
+        """Write the party file of a client that connects to this address. OSError, as `writing`."""
         experiment, device = self.plan.experiment, cast("Device", self.plan.device)
         own = own_images(experiment) | ({} if experiment.data.factory else {"indices": self.indices.name})
         file = ClientFile(
@@ -149,14 +148,14 @@ class Role:
         return SubtractingServer if self.plan.subtracts else TrainingServer
 
     def after_kill(self) -> Role | None:
-        """What the same party is given when it is started again; None if it stays away."""
+        """Return the role for a restart of the killed party; None if it does not return."""
         faults = self.plan.faults.after_kill(self.name)
         return None if faults is None else replace(self, plan=replace(self.plan, faults=faults))
 
 
 def enrol(plan: Plan, names: Sequence[str]) -> None:
-    """Make keys for all parties, and their roster, in the run directory; a resumed run has them. RunDirectoryError if
-    they cannot be written."""
+    """Create all parties' keys and their roster in the run directory; a resumed run has them. RunDirectoryError if they
+    cannot be written."""
     server, *clients = names
     groups = zip(clients, plan.experiment.groups(), strict=True)
     plan.parties.enrol({server: "server", **dict.fromkeys(clients, "client")}, dict(groups))
@@ -166,16 +165,16 @@ Device = Literal["cpu", "cuda"]
 
 
 def server_outcome(ended: Ended) -> dict[str, Any]:
-    """How the server's session ended, for the supervisor; the status is that of the process."""
+    """Describe the end of the server's session for the supervisor, and set the status of the process."""
     return {"detail": ended.detail, "status": ABORTED if ended.code else 0}
 
 
 def client_outcome(ended: Ended) -> dict[str, Any]:
-    """How a client's session ended, for the supervisor; the status is that of the process."""
+    """Describe the end of a client's session for the supervisor, and set the status of the process."""
     lost = ended.code in (Code.LEFT, Code.TIMEOUT)
     return {"detail": ended.detail, "status": SERVER_LOST if lost else FAILED if ended.code else 0}
 
 
 def explain(error: Exception) -> dict[str, Any]:
-    """An error that the user can mend, as the supervisor wants to know it."""
+    """Describe an error that the user can fix, for the supervisor."""
     return {"detail": " ".join(str(error).split()), "status": FAILED}

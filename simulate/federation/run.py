@@ -1,8 +1,8 @@
-"""A federation on one machine: its processes, started, watched and ended from here; and the checks of --verify.
+"""A federation on one machine: starting, watching and ending its processes, and the checks of --verify.
 
-The supervisor never loads torch. --verify checks when a run is over that the clients' quantised vectors add up in the
-ring, exactly, to the words that the server unmasked, and that the float sum of their weighted updates lies within the
-bound that stochastic rounding allows (Packing.error_bound); without secure aggregation it must be the same, exactly.
+The supervisor never loads torch. After a run, --verify checks that the clients' quantised vectors add up in the ring,
+exactly, to the words that the server unmasked, and that the float sum of their weighted updates lies within the bound
+that stochastic rounding allows (Packing.error_bound); without secure aggregation it must be equal, exactly.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tacit.simulate.federation.roles import Plan, Role, enrol
 
 
 class VerificationError(Exception):
-    """A sum is not the sum; the message names the round and the figures."""
+    """A sum is wrong; the message names the round and the values."""
 
 
 def verify(run: RunDirectory, ring_bits: int) -> list[VerifiedRound]:
@@ -74,7 +74,7 @@ def _verify_round(path: Path, ring: Ring) -> VerifiedRound:
 
 
 GRACE_SECONDS = 5.0
-"""How long processes get to end by themselves before they are made to."""
+"""Grace period before processes are ended by force."""
 
 
 def party_names(clients: int) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def party_names(clients: int) -> tuple[str, ...]:
 
 
 def default_directory(name: str) -> Path:
-    """runs/<time>-<name>, with a number behind it where another run began in the same second."""
+    """Return runs/<time>-<name>, with a number appended where another run began in the same second."""
     first = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
     numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return next(path for path in chain([first], numbered) if not path.exists())
@@ -106,7 +106,7 @@ def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
 
 def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> Plan:
     """Continue a run until it has the rounds of the experiment. RunDirectoryError if it has them, cannot be read, or is
-    going on; EventLogError if a log cannot be read, OSError if the disk is full; ExperimentError as of `new_plan`."""
+    running; EventLogError if a log cannot be read, OSError if the disk is full; ExperimentError as `new_plan`."""
     hosting.check(experiment)
     with run.alone():
         return _resumed_plan(experiment, run, set_aside(run), **options)
@@ -157,7 +157,7 @@ def check_unedited(run: RunDirectory) -> None:
 
 
 def kept(plan: Plan) -> str:
-    """What is left of a run that ended before its time, and how to go on from it; "" if nothing is."""
+    """Describe the stored state of a run that ended early, and how to resume it; "" if there is none."""
     run = plan.run
     return f"finished rounds are kept: tacit simulate --resume {run.path}" if run.model.exists() else ""
 
@@ -169,10 +169,10 @@ def _from_plain(run: RunDirectory) -> str:
 
 
 async def simulate(plan: Plan, show: Show) -> Summary:
-    """Run the rounds and return the summary, which is written too.
+    """Run the rounds, write the summary, and return it.
 
     RunDirectoryError if another process has begun to write there since the plan was made; InputError if the server
-    cannot start, SimulationError if it cannot go on; VerificationError if --verify finds a wrong sum; OSError if
+    cannot start, SimulationError if it cannot continue; VerificationError if --verify finds a wrong sum; OSError if
     summary or report cannot be written.
     """
     find(plan.run.path)
@@ -188,7 +188,7 @@ async def _simulate(plan: Plan, show: Show) -> Summary:
     except (InputError, ProcessError):
         raise
     except (asyncio.CancelledError, Exception) as error:
-        # Ctrl-C, or a callback: what the finished rounds say is there all the same.
+        # Ctrl-C, or a callback: the finished rounds still have a summary.
         if plan.run.model.exists():
             stopped = isinstance(error, asyncio.CancelledError)
             reason = "interrupted" if stopped else " ".join(f"stopped by a callback: {error}".split())
@@ -208,7 +208,7 @@ async def _hold(plan: Plan, show: Show) -> tuple[SimulationError | None, str]:
     # A few for every process.
     open_many_files()
     failure: SimulationError | None = None
-    # In the folder that goes with this process, however it ends; or where other machines find it.
+    # In a folder that is removed with this process; or where other machines find it.
     with TemporaryDirectory(dir=plan.run.path.resolve() if plan.ray else get_temp_dir()) as images:
         async with _engine(plan) as processes:
             hosts = hosting.choose(plan.experiment, names[1:], plan.faults.named, ray_cores=processes.cores)
@@ -253,7 +253,7 @@ def _engine(plan: Plan) -> Processes:
 
 
 def _report(run: RunDirectory) -> None:
-    # Imported here: drawing takes a second to load, and nobody waits for it before the run is over.
+    # Imported here: drawing takes a second to load, and only the end of the run needs it.
     from tacit.simulate.report.page import write_report
 
     with writing(run.path / "report.html"):

@@ -1,7 +1,7 @@
-"""Images that were found once, for all processes of a simulation: in one file, which they map into their memory.
+"""Images read once for all processes of a simulation: one file, which they map into their memory.
 
-The server writes it before anybody else is started, into a folder that goes with the supervisor; so nobody's content is
-read from it that did not come from this program. Arrays lie in it as they are in memory, and are not copied.
+The server writes it before any other process starts, into a folder that is removed with the supervisor, so its content
+always comes from this program. Arrays are stored in their memory layout, and not copied.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _FILE: Final = "images"
 
 
 def keep(source: Source, folder: Path) -> None:
-    """Write what the others are to read, unless it is there. OSError, with the remedy, if it cannot be written."""
+    """Write the images for the other processes, unless they exist. OSError, with the remedy, if that fails."""
     path = folder / _FILE
     if path.exists():
         return
     arrays: list[pickle.PickleBuffer] = []
-    # The server says what was noted.
+    # The server reports the notes.
     flat = replace(source, train=_contiguous(source.train), test=_contiguous(source.test), notes=())
     head = pickle.dumps(flat, protocol=5, buffer_callback=arrays.append)
     try:
@@ -47,7 +47,7 @@ def keep(source: Source, folder: Path) -> None:
 
 
 def kept(folder: Path) -> Source:
-    """What was written there. Whoever writes to an array has a copy of what it writes to."""
+    """Read them. A process that writes to an array gets its own copy of the pages."""
     with (folder / _FILE).open("rb") as file:
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     end = int.from_bytes(content[-8:], "little")
