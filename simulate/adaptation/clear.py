@@ -1,6 +1,6 @@
-"""The same learning in the clear, and the evaluation of adapters: what needs model, adapters and images in one place.
+"""Adaptation in the clear, and the evaluation of adapters: code that needs model, adapters and images in one place.
 
-Features are those that a step on shares reads. Images, batches and first parameters of `InTheClear` are those of the
+Features are the inputs of a step on shares. Images, batches and initial parameters of `InTheClear` are those of the
 parties' run with the same seed, so that both differ by the rounding of shares alone.
 """
 
@@ -27,7 +27,7 @@ def features(learning: PublicLearning, transformer: FriendlyTransformer, own: La
 
 
 def head_norm(learning: PublicLearning) -> FinalNorm:
-    """The norm before the head: on shares without factor and offset of the last norm, which are a part of the model."""
+    """Return the norm before the head: on shares without the last norm's factor and offset, which the model keeps."""
     ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
     return FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
 
@@ -39,7 +39,7 @@ class Judge:
 
     @torch.no_grad()
     def logits(self, parameters: AdapterParameters) -> torch.Tensor:
-        """Float64 [N, classes], of all images."""
+        """Return logits of all images, float64 [N, classes]."""
         return logits(parameters, self._norm, self._test.outputs)
 
     def judged(self, parameters: AdapterParameters) -> AdaptersMetrics:
@@ -63,14 +63,14 @@ class InTheClear:
     def rounds(
         self, owners: Sequence[Features] | None = None, *, weights: Sequence[int] = ()
     ) -> Iterator[AdapterParameters]:
-        """The common parameters after every round of these data owners, or of all."""
+        """Yield the common parameters after every round of these data owners, or of all."""
         learning = self._learning
         work, chosen = FullBatches(learning.batch, learning.batches), self.owners if owners is None else owners
         first, norm, schedule = learning.initial(), self._norm, learning.schedule
         return federated(first, norm, chosen, schedule, work, seed=self._seed, weights=weights)
 
     def alone(self) -> Iterator[AdapterParameters]:
-        """What each data owner ends with that takes as many steps on its own images, and shares nothing."""
+        """Yield each data owner's final parameters after as many steps on its own images alone."""
         for own in self.owners:
             *_, last = self.rounds([own])
             yield last

@@ -1,7 +1,7 @@
-"""report.html of an adaptation: what was learned, what the secure sums and the private passes cost, who could see what.
+"""report.html of an adaptation: metrics, cost of the secure sums and the private passes, and the parties' views.
 
 Made from summary.json, the event logs and the experiment; self-contained as that of a federation (report/page.py).
-docs/decisions/016-double-blind.md has what each party could see.
+docs/decisions/016-double-blind.md lists what each party could see.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def exposures(experiment: AdaptationExperiment, summary: AdaptationSummary) -> l
 
 
 def collusions(experiment: AdaptationExperiment) -> Table:
-    """Parties that pool what they know, and what that reveals, though none of them deviates from the protocol."""
+    """Colluding parties, and what they learn together although none of them deviates from the protocol."""
     own, clients = experiment.adaptation, experiment.clients
     counted = (
         f"{own.colluders} data owners, whom adaptation.colluders counts",
@@ -121,7 +121,7 @@ def collusions(experiment: AdaptationExperiment) -> Table:
 
 
 def sums_state(state: RunState, summary: AdaptationSummary) -> RunState:
-    """The state of a closed run without what is in no sum: the model owner, and rounds in which nobody learns."""
+    """Return a closed run's state without all that is in no sum: model owner, and rounds without training."""
     status = {row.round: row.status for row in summary.rounds}
     rounds = [round for round in state.rounds if round.number in status]
     for round in rounds:
@@ -133,8 +133,8 @@ def sums_state(state: RunState, summary: AdaptationSummary) -> RunState:
 
 
 def report_of(folder: Folder, *, out: Path | None = None) -> Path:
-    """Write the page anew, of a run that may go on or have been killed. Returns its path. ExperimentError, OSError, and
-    as of `summary_so_far` and `make_report`."""
+    """Write the page of a run that may be running or killed; return its path. ExperimentError, OSError, and as
+    `summary_so_far` and `make_report`."""
     experiment = load_as(AdaptationExperiment, folder.run.experiment)
     return write_report(folder, experiment, summary_so_far(folder, experiment), out=out)
 
@@ -142,7 +142,7 @@ def report_of(folder: Folder, *, out: Path | None = None) -> Path:
 def write_report(
     folder: Folder, experiment: AdaptationExperiment, summary: AdaptationSummary, *, out: Path | None = None
 ) -> Path:
-    """Write the page, by default into the folder of the run; returns its path. OSError, and as of `make_report`."""
+    """Write the page, by default into the folder of the run; return its path. OSError, and as `make_report`."""
     path = out or folder.path / "report.html"
     path.write_text(make_report(folder, experiment, summary), encoding="utf-8")
     return path
@@ -181,7 +181,7 @@ def make_report(folder: Folder, experiment: AdaptationExperiment, summary: Adapt
 
 
 def _notices(experiment: AdaptationExperiment, summary: AdaptationSummary, happened: Sequence[Incident]) -> list[str]:
-    """What a reader must know first; nothing if all went well and the model was protected."""
+    """Return the notices at the top of the page; none if all went well and the model was protected."""
     told = summary.reveal
     notices = [] if told == "none" else [f'reveal = "{told}": {GIVES_AWAY}.']
     completed, planned = len(summary.completed), experiment.federation.rounds

@@ -84,11 +84,11 @@ class Folder:
 
     @property
     def judged(self) -> Path:
-        """Evaluations of the adapters, and what else is known beside the event logs while the run goes on."""
+        """Path of the evaluations of adapters, and of other data of a running adaptation outside its event logs."""
         return self.path / "judged.json"
 
     def events(self, party: str) -> list[Event]:
-        """Events that a party has logged so far. EventLogError for a log that cannot be read."""
+        """Return a party's events so far. EventLogError for a log that cannot be read."""
         path = self.run.events(party)
         return list(read(path)) if path.exists() else []
 
@@ -101,14 +101,14 @@ class Folder:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Who keeps what it receives and is told, and where; only an audit asks for that."""
+    """Recorded parties, and the folder of their recordings; only an audit sets it."""
 
     folder: Path
     parties: tuple[str, ...]
 
 
 def read_learning(folder: Folder) -> PublicLearning:
-    """Read the public part of the learning of a run. ValueError or OSError if it cannot be read."""
+    """Read the public part of a run's adaptation. ValueError or OSError if it cannot be read."""
     found = kept_learning(folder.learning)
     if found is None:
         raise ValueError(f"{folder.learning} is missing: restore it")
@@ -117,7 +117,7 @@ def read_learning(folder: Folder) -> PublicLearning:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptationPlan:
-    """What the parties of a run are started with. The supervisor has what no single party of a real one has."""
+    """Start parameters of all parties of a run. The supervisor has more than any single real party."""
 
     experiment: AdaptationExperiment
     folder: Folder
@@ -175,7 +175,7 @@ class AdaptationPlan:
         return Revealing(self.experiment.adaptation.reveal, self.experiment.adaptation.selection)
 
     def _recording(self, name: str) -> Callable[[], OwnerRecording] | None:
-        """What keeps what this party receives, in an audit; it is made in the party's process."""
+        """Return the factory of this party's recording, for its process, in an audit."""
         recorded = self.recorded
         return partial(OwnerRecording, recorded.folder, name) if recorded and name in recorded.parties else None
 
@@ -212,7 +212,7 @@ class AdaptationPlan:
 
     @property
     def _most_images(self) -> int:
-        """Of a data owner; where outputs are revealed every batch brings its images anew."""
+        """Largest number of images of a data owner; where outputs are revealed every batch brings its images anew."""
         own = self.experiment.adaptation
         drawn = own.batch * own.batches * self.experiment.federation.rounds
         return max(drawn, *(len(each.train.labels) for each in self.owners))
@@ -255,7 +255,7 @@ def teaching(
 
 
 class SimulatedDealer(DealerHooks, HeldParty):
-    """A dealer whose log says where the run comes from, if that is given."""
+    """A dealer whose log states the origin of the run, if given."""
 
     def __init__(self, origin: InvocationRecorded | None = None) -> None:
         super().__init__()
@@ -268,8 +268,7 @@ class SimulatedDealer(DealerHooks, HeldParty):
 class SimulatedModelOwner(ModelOwnerHooks, HeldParty):
     """A model owner of a simulation.
 
-    model: prepared already; None: it is read as on hosts. party: a factory in the place of the usual one; recording: in
-    an audit.
+    model: prepared; None: read as on hosts. party: a factory that replaces the usual one; recording: in an audit.
     """
 
     def __init__(
@@ -295,8 +294,7 @@ class SimulatedModelOwner(ModelOwnerHooks, HeldParty):
 
 
 class SimulatedLearner(DataOwnerHooks, HeldParty):
-    """A data owner whose images are given; seed: so that it draws what it would draw in the clear
-    (models/adapters/federated.py)."""
+    """A data owner with given images; seed: repeats the draws of a run in the clear (models/adapters/federated.py)."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""What one owner of an adaptation received, drew and was told, kept as it happened, for an audit.
+"""One owner's view of an adaptation, for an audit: messages, randomness and outputs as it received them.
 
-The recording is that of federations (federation/recording.py). Two things are not kept, because they are hundreds of
-megabytes that no attack reads: corrections of the dealer, which are random words, and what owners open of a pass behind
-its first step, in which a data owner tells its images. Nothing outside of an audit makes one of these.
+The recording is that of federations (federation/recording.py). It omits two kinds of data, hundreds of megabytes that
+no attack reads: the dealer's corrections, which are random words, and the owners' openings of a pass after its first
+step, in which a data owner sends its images. Only audits make recordings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tacit.simulate.federation.recording import Recording, ToldOutputs
 from tacit.simulate.insecure.revealed_outputs import RevealedBatch
 
 IMAGES_STEP: Final = 0
-"""The step of a pass in which a data owner tells its images, under a mask."""
+"""Step of a pass in which a data owner sends its images, under a mask."""
 
 
 class OwnerRecording(Recording):

@@ -27,7 +27,7 @@ from tacit.parties.session.events import Dropout
 
 
 class AdaptersMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Common adapters on test images that nobody has learned from; loss in nats."""
+    """Common adapters on test images without training data; loss in nats."""
 
     accuracy: float
     balanced_accuracy: float
@@ -35,19 +35,19 @@ class AdaptersMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdaptationRound(msgspec.Struct, frozen=True, kw_only=True):
-    """A round of learning."""
+    """A training round."""
 
     round: int
     status: Literal["completed", "aborted", "lost"]
     """Lost: summed, but the data owners did not receive the sum."""
     detail: str
-    """Why it has no result; empty if it has one."""
+    """Reason for a missing result; otherwise empty."""
     survivors: list[str]
     dropped: list[Dropout]
     images: int | None
     """Images in the batches of all data owners."""
     train_loss: float | None
-    """On these images while they were learned from, by the sums; likewise the accuracy."""
+    """Loss on these images during training, from the sums; the accuracy likewise."""
     train_accuracy: float | None
     accuracy: float | None
     """Test accuracy of the common adapters after the round; the next two fields are on test images too."""
@@ -71,15 +71,15 @@ class DataOwnerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """A data owner and its passes with the model owner, in all rounds; bytes as the data owner counts them."""
 
     round: int
-    """The last round whose sum it received."""
+    """Last round whose sum it received."""
     kept_images: int
-    """Images that have passed the blocks, of which both owners keep shares."""
+    """Images that have passed the blocks, whose shares both owners keep."""
     batches: int
     sessions: int
     online_seconds: float
-    """In all passes: of images through the blocks, and of batches."""
+    """Total over all passes: of images through the blocks, and of batches."""
     preprocessing_wait_seconds: float
-    """Waiting for the model owner and for correlated randomness, before passes."""
+    """Time waiting for the model owner and for correlated randomness, before passes."""
     bytes_sent: int
     bytes_received: int
     weights_bytes: int
@@ -88,7 +88,7 @@ class DataOwnerMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Images of all data owners that have passed the blocks, once; sums, bytes counted by sender."""
+    """Images of all data owners that have passed the blocks, counted once; sums, bytes counted by sender."""
 
     images: int
     passes: int
@@ -108,9 +108,9 @@ class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     count: int
     refused: int | None
-    """Out of range, of all that are in opened sums; revealed with the last round, null before."""
+    """Batches out of range, over all opened sums; revealed with the last round, null before."""
     online_seconds: float | None
-    """Median, as of all below."""
+    """Median, like all following fields."""
     preprocessing_wait_seconds: float | None
     rounds: int | None
     """Rounds of communication of a batch."""
@@ -129,7 +129,7 @@ class SumNoiseMetrics(msgspec.Struct, frozen=True, kw_only=True):
     largest_norm: float
     """Largest norm of all parameters that the public bounds allow."""
     sums: int
-    """Revealed so far, which the guarantee below is for."""
+    """Sums revealed so far, to which the guarantee below applies."""
     delta: float
     epsilon: float
     largest_epsilon: float | None
@@ -151,13 +151,13 @@ class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation
     name: str
     reveal: Reveal
     protects: str
-    """What that protects, in words."""
+    """Security property of the mode, in words."""
     classes: list[str]
     parameters: int
     before: AdaptersMetrics
-    """Before learning."""
+    """Metrics before training."""
     final_accuracy: float | None
-    """On test images, after the last round that was learned; null without any. Likewise the two below."""
+    """Accuracy on test images after the last completed round; null without any. Likewise the two below."""
     final_balanced_accuracy: float | None
     final_loss: float | None
     rounds: list[AdaptationRound]
@@ -195,7 +195,7 @@ class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation
         return sum(self.dealer_bytes.values())
 
     def view(self) -> Iterator[str]:
-        """Accuracy, the cost of batches, and the guarantee of noise."""
+        """Yield accuracy, the cost of batches, and the guarantee of noise."""
         batches, accuracy = self.batches, self.final_balanced_accuracy
         result = "nothing was learned" if accuracy is None else f"balanced test accuracy {accuracy:.3f}"
         refused = f", {batches.refused} of them out of range" if batches.refused else ""
@@ -213,7 +213,7 @@ class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation
 
     @property
     def round_table(self) -> Table:
-        """All rounds, with reasons where one has no result."""
+        """Table of all rounds, with reasons for missing results."""
         columns = {**_ROUND_COLUMNS, **({"detail": Column("Reason", prose)} if self.failed else {})}
         return Table(
             columns=list(columns.values()),
@@ -223,7 +223,7 @@ class AdaptationSummary(Result, frozen=True, kw_only=True, tag="tacit.adaptation
 
     @property
     def owner_table(self) -> Table:
-        """The passes of every data owner, and the model owner's part in all of them."""
+        """Table of every data owner's passes, and the model owner's part in all of them."""
         total = {key: sum(getattr(one, key) for one in self.owners.values()) for key in _TOTALS}
         total |= {"bytes_sent": total["bytes_received"], "bytes_received": total["bytes_sent"]}
         model_owner = next(name for name, party in self.parties.items() if party.role == "model-owner")
@@ -261,4 +261,4 @@ _OWNER_COLUMNS: Final = {
 }
 """By field of a data owner."""
 _TOTALS: Final = ("kept_images", "batches", "bytes_sent", "bytes_received", "weights_bytes")
-"""Fields that add up to those of the model owner, to whom sent is received."""
+"""Fields that add up to those of the model owner, whose sent bytes are the data owners' received ones."""

@@ -1,7 +1,7 @@
-"""An adaptation on one machine: the model owner's model and bounds are prepared here, then every party is a process.
+"""An adaptation on one machine: the model owner's model and ranges are prepared here, then every party is a process.
 
-The supervisor has what no party of a real one has: the model, the adapters and all test images. So it judges the common
-adapters of every round in the clear.
+The supervisor has more than any real party: the model, the adapters and all test images. It therefore evaluates the
+common adapters of every round in the clear.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def prepare(
     show: Show,
     recorded: Recorded | None = None,
 ) -> tuple[AdaptationSetting, AdaptationPlan]:
-    """Train the model owner's model, and rehearse the learning, which the model owner finds as its own. ValueError,
-    OSError, FloatingPointError."""
-    # The fork server takes what the processor has left, and small products gain nothing from a second thread.
+    """Train the model owner's model, and rehearse the training, for the model owner to use. ValueError, OSError,
+    FloatingPointError."""
+    # The fork server uses the other cores, and small products gain nothing from a second thread.
     torch.set_num_threads(1)
     show(PreparationStarted(time=time.time(), what="the model owner's model"))
     found = setting(experiment, folder.path, seed=seed)
@@ -86,7 +86,7 @@ def prepare(
         check_enrolled(model.public.sizes, own.batch * own.batches * experiment.federation.rounds)
     policy = noise_policy(own)
     if policy is not None:
-        # What the budget has no room for is refused before anybody learns.
+        # Refuse rounds beyond the privacy budget before any training.
         SumNoise(policy, learning, owners=experiment.clients).rounds(experiment.federation.rounds)
     if margin < own.margin:
         show(MarginReduced(time=time.time(), margin=margin))
@@ -106,7 +106,7 @@ def prepare(
 
 
 async def _run_parties(plan: AdaptationPlan, show: Show) -> dict[str, Any]:
-    """Run the parties to the end of the rounds; what became of the dealer's sums and of every data owner."""
+    """Run the parties to the end of the rounds; return the ends of the dealer's sums and of every data owner."""
 
     def told(name: str, message: Message) -> None:
         show(parse_event(message["event"]))
@@ -121,7 +121,7 @@ async def _run_parties(plan: AdaptationPlan, show: Show) -> dict[str, Any]:
         told,
         listening={DEALER: (DEALER, SUMS), MODEL_OWNER: (MODEL_OWNER,)},
         wanted=(DEALER, *owner_names(plan.experiment.clients)),
-        # What others have learned in a round does not depend on one data owner, as long as enough are left.
+        # The others' result of a round does not depend on one data owner, as long as enough remain.
         lost=lost,
         logs=plan.folder.run.logs,
     )
@@ -130,12 +130,12 @@ async def _run_parties(plan: AdaptationPlan, show: Show) -> dict[str, Any]:
 async def adapt(
     experiment: AdaptationExperiment, folder: Folder, *, device: str, show: Show, recorded: Recorded | None = None
 ) -> AdaptationSummary:
-    """Everything from the model to the summary, which is written too, as is the report. recorded: in an audit.
+    """Run everything from the model to the summary and the report, and write both. recorded: in an audit.
 
-    show: called with every event of the parties, and with those of this process, which have no party.
+    show: receives every event of the parties, and those of this process, which have no party.
 
-    ValueError or OSError for what cannot be used, FloatingPointError for a training of the model that diverges, and
-    ProcessError, which names the party that failed.
+    ValueError or OSError for unusable input, FloatingPointError for a training of the model that diverges, and
+    ProcessError, which names the failed party.
     """
     resolve_device(device)
     began, clock = time.monotonic(), time.time()
@@ -159,7 +159,7 @@ async def adapt(
     def shown(event: Event) -> None:
         show(event)
         if isinstance(event, AdaptersUpdated) and event.round not in rounds:
-            # All data owners have the same; the one that reports it has it on the disk.
+            # All data owners have the same parameters; the reporting one has persisted them.
             parameters, number, refused = standing.load(folder.of_owner(event.party), first)
             standing.save(folder.adapters(number), parameters, round=number, refused=refused)
             judged(number, parameters)
@@ -178,7 +178,7 @@ async def adapt(
 
 
 def _report(folder: Folder, experiment: AdaptationExperiment, summary: AdaptationSummary) -> None:
-    # Imported here: drawing takes a second to load, and nobody waits for it before the run is over.
+    # Imported here: drawing takes a second to load, and only the end of the run needs it.
     from tacit.simulate.adaptation.page import write_report
 
     with writing(folder.run.path / "report.html"):

@@ -1,7 +1,7 @@
-"""Who has what before a model is adapted: the model owner's model and images, and those of the data owners.
+"""Distribution of data before a model is adapted: the model owner's model and images, and those of the data owners.
 
-Beside a model that is trained here, or of an earlier run, the data owners have the images of all classes that it does
-not know; beside a checkpoint of timm's, all but a few images of all classes.
+Beside a model that is trained here, or of an earlier run, the data owners have the images of all classes unknown to it;
+beside a checkpoint of timm's, all but a few images of all classes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tacit.parties.runs.served import ServedModel, read_served, served_pretraine
 from tacit.protocol.inference.schedule import LARGEST_TOKENS
 
 BACKBONE: Final = "backbone"
-"""The folder, in that of the run, of a model that was trained for it: a run of its own."""
+"""Folder, in that of the run, of a model trained for it: a run of its own."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Images that somebody has. The printed form shows none of them."""
+    """Labelled images. The representation shows none of them."""
 
     images: torch.Tensor = field(repr=False)
     """float32 [N, C, S, S], as the model takes them."""
@@ -47,12 +47,12 @@ class Labelled:
 class AdaptationSetting:
     served: ServedModel
     own: Labelled
-    """Some of these, to rehearse with."""
+    """Subset for the rehearsal."""
     classes: tuple[str, ...]
     owners: tuple[Source, ...]
-    """Images of each data owner, of which it learns from the training images."""
+    """Images of each data owner; it trains on the training images."""
     test: Labelled
-    """That nobody learns from, of these classes."""
+    """Test set of these classes."""
     images: Dataset = field(repr=False)
 
     def of_owner(self, number: int) -> Labelled:
@@ -60,9 +60,9 @@ class AdaptationSetting:
 
 
 def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> AdaptationSetting:
-    """Train the model owner's model in the folder of a run, or take it from there or from another; and divide images.
+    """Train the model owner's model in the folder of a run, or take it from there or another run; divide images.
 
-    seed: of initial weights, training and division. ValueError or OSError for data or a model that cannot be used, and
+    seed: of initial weights, training and division. ValueError or OSError for unusable data or an unusable model, and
     FloatingPointError when a training diverges.
     """
     own = experiment.adaptation
@@ -103,7 +103,7 @@ def _pretrained(experiment: AdaptationExperiment, *, seed: int) -> AdaptationSet
 
 
 def backbone(experiment: AdaptationExperiment, directory: Path) -> Path:
-    """Where the model owner's model is, or will be, of a run in this directory."""
+    """Return the place of the model owner's model for a run in this directory, whether or not it exists yet."""
     if experiment.pretrained:
         return Path(experiment.model.checkpoint)
     return Path(experiment.adaptation.backbone) if experiment.adaptation.backbone else directory / BACKBONE
@@ -122,7 +122,7 @@ def _check_known(known: tuple[int, ...], classes: int) -> None:
 
 
 def _train(experiment: AdaptationExperiment, known: Dataset, place: Path, *, seed: int) -> None:
-    """A model that has seen these images, as a run of `tacit simulate` would leave it."""
+    """Train a model on these images, and store it as a run of `tacit simulate` would."""
     model = build(experiment.model, classes=known.classes, channels=known.channels, seed=seed)
     training = msgspec.structs.replace(experiment.training, epochs=experiment.adaptation.backbone_epochs)
     train(model, known.x_train, known.y_train, training, seed=seed, device=CPU)

@@ -1,7 +1,7 @@
 """Making of summary.json of an adaptation, from the event logs and the evaluation of its adapters.
 
-The supervisor keeps these evaluations on the disk from before the first round on, so that a run that goes on, or was
-killed, has a summary too.
+The supervisor persists these evaluations from before the first round on, so that a running or killed adaptation has a
+summary too.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Seconds since 1970."""
     classes: tuple[str, ...]
     parameters: int
-    """How many numbers are learned."""
+    """Number of trained parameters."""
     judged: dict[int, AdaptersMetrics]
-    """The common adapters on test images, by the round that they are after; 0: the first ones."""
+    """Common adapters on test images, by preceding round; 0: the initial ones."""
 
 
 def keep(folder: Folder, known: Known) -> None:
@@ -53,7 +53,7 @@ def keep(folder: Folder, known: Known) -> None:
 
 
 def read_known(folder: Folder) -> Known:
-    """What a run has kept. RunDirectoryError if that is nothing yet, or cannot be read."""
+    """Read the persisted evaluations. RunDirectoryError if there are none yet, or they cannot be read."""
     try:
         return msgspec.json.decode(folder.judged.read_bytes(), type=Known)
     except FileNotFoundError:
@@ -68,10 +68,10 @@ _GOES_ON: Final = "not yet, or the run was killed"
 
 
 def state_of(folder: Folder, owners: Sequence[str]) -> RunState:
-    """The state that the logs of all parties lead to; it is open. EventLogError for a log that cannot be read."""
+    """Return the open state after the logs of all parties. EventLogError for a log that cannot be read."""
     names = (DEALER, MODEL_OWNER, *owners)
     state = RunState(server=DEALER, parties={name: PartyState(name) for name in names})
-    # Of one time, the dealer's events come first: so does its log.
+    # At equal times the dealer's events come first, like its log.
     for event in sorted((event for name in names for event in folder.events(name)), key=attrgetter("time")):
         state.take(event)
     return state
@@ -85,7 +85,7 @@ def summarise(
     ends: Mapping[str, str],
     wall_seconds: float,
 ) -> AdaptationSummary:
-    """Make the summary; ends: what became of the dealer and of the data owners, of those that are over.
+    """Make the summary; ends: of the dealer and of the data owners that have ended.
 
     EventLogError for a log that cannot be read.
     """
@@ -94,7 +94,7 @@ def summarise(
 
 
 def read_summary(folder: Folder) -> AdaptationSummary:
-    """The summary of a run that is over. RunDirectoryError for a file that cannot be read."""
+    """Read the summary of a completed run. RunDirectoryError for a file that cannot be read."""
     path = folder.run.summary
     try:
         return msgspec.json.decode(path.read_bytes(), type=AdaptationSummary)
@@ -103,8 +103,8 @@ def read_summary(folder: Folder) -> AdaptationSummary:
 
 
 def summary_so_far(folder: Folder, experiment: AdaptationExperiment) -> AdaptationSummary:
-    """The summary of a run that is over, or of one that goes on or was killed, so far. RunDirectoryError for one that
-    has not begun to learn, and for a file that cannot be read; EventLogError."""
+    """Return the summary of a completed run, or so far of a running or killed one. RunDirectoryError before the first
+    round, and for a file that cannot be read; EventLogError."""
     if folder.run.summary.exists():
         return read_summary(folder)
     known, owners = read_known(folder), owner_names(experiment.clients)
@@ -162,7 +162,7 @@ _ROLES: Final[Mapping[str, Literal["dealer", "model-owner"]]] = {DEALER: "dealer
 
 
 def _noise(folder: Folder, experiment: AdaptationExperiment, *, sums: int) -> SumNoiseMetrics | None:
-    """sums: how many the model owner revealed."""
+    """sums: number of sums that the model owner revealed."""
     policy = noise_policy(experiment.adaptation)
     if policy is None:
         return None

@@ -1,1 +1,1 @@
-"""Audits of an adaptation: what a data owner makes of the model, and the model owner of images."""
+"""Audits of an adaptation: extraction of the model by a data owner, and of images by the model owner."""

@@ -1,8 +1,8 @@
 """Copies of blocks, made by a data owner from outputs of blocks that were revealed to it in secret orders.
 
 The last block's output is the same for an image in every pass, and identifies it; the other outputs of a pass are
-matched from block to block (models/extraction.py). The audit knows the secret orders too, but no attack uses them: they
-serve to judge its matches.
+matched from block to block (models/extraction.py). The audit also knows the secret orders, but uses them only to
+evaluate the matches, never in an attack.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tacit.simulate.audit.scores import CANDIDATES, Pixels
 from tacit.simulate.federation.recording import ToldOutputs, read
 
 _SAME: Final = 0.01
-"""Two outputs of the last block that are no further apart, relative to their norm, are of one image."""
+"""Largest distance between two outputs of the last block of one image, relative to their norm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +44,16 @@ class RevealedRows:
 
 
 RevealedPass = Mapping[int, RevealedRows]
-"""By the number of the block, rising; the last block is always there."""
+"""By the number of the block, ascending; the last block is always there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockCopies:
     received_outputs: int
     matching_accuracy: float
-    """Share of those that were matched to their own image, without the last block's."""
+    """Fraction of outputs matched to their own image, without the last block's."""
     known: tuple[int, ...]
-    """Numbers of the blocks whose outputs were revealed, rising."""
+    """Numbers of the blocks whose outputs were revealed, ascending."""
     errors: tuple[float, ...]
     """Error of the copy between each of these and the next, on held-out pairs."""
     blocks: tuple[nn.Module, ...] = field(repr=False)
@@ -69,7 +69,7 @@ class BlockCopies:
 
 
 def centred(outputs: torch.Tensor) -> torch.Tensor:
-    """Return tokens [..., D] without their mean, which norms remove, as a pass on shares has them."""
+    """Return tokens [..., D] without their mean, which norms remove, like a pass on shares."""
     return outputs - outputs.mean(-1, keepdim=True)
 
 
@@ -83,7 +83,7 @@ def copied_blocks(
     in_order: bool = False,
 ) -> BlockCopies:
     """Match outputs, and copy the blocks between them. block: makes one with random weights; in_order: the images of
-    all rows are known, so that nothing is matched. ValueError for passes with fewer than two images, or one block."""
+    all rows are known, without matching. ValueError for passes with fewer than two images, or one block."""
     named = _NamedRows()
     for revealed in passes:
         named.take(revealed) if in_order else named.match(revealed)
@@ -110,7 +110,7 @@ class _NamedRows:
     def __init__(self) -> None:
         self.rows: dict[int, dict[int, torch.Tensor]] = {}
         self.matched = self.right = 0
-        """Rows that were matched to an image, and to their own."""
+        """Rows matched to an image, and to their own."""
         self._last: list[torch.Tensor] = []
 
     def take(self, revealed: RevealedPass) -> None:
@@ -162,7 +162,7 @@ class AuditedAdaptation:
     setting: AdaptationSetting
     learning: PublicLearning
     parameters: AdapterParameters = field(repr=False)
-    """The last common ones, float64, which all data owners receive."""
+    """Last common parameters, float64, which all data owners receive."""
 
     @classmethod
     def of(cls, experiment: AdaptationExperiment, folder: Folder, seed: int) -> AuditedAdaptation:
@@ -185,8 +185,8 @@ class AuditedAdaptation:
         ]
 
     def received(self, recordings: Path, owner: str) -> Iterator[ReceivedPass]:
-        """Read the outputs that it received, pass by pass. The true image of each row is the one of its images whose
-        output in the clear is nearest."""
+        """Read its received outputs, pass by pass. The true image of each row is the one of its images whose output in
+        the clear is nearest."""
         images = self.images_of(owner).images
         shared = input_share(self.learning.public, len(images), images).flatten(1)
         clear = centred(block_outputs(self.setting.served.transformer, images)).flatten(2)

@@ -43,7 +43,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 class MatchedRows:
     """Outputs of blocks, matched to the labelled images of a data owner.
 
-    in_order: the images of all rows are known, so that nothing is matched. ValueError for no pass.
+    in_order: the images of all rows are known, without matching. ValueError for no pass.
     """
 
     def __init__(self, passes: Sequence[ReceivedPass], own: Labelled, *, in_order: bool = False) -> None:
@@ -54,11 +54,11 @@ class MatchedRows:
         self.rows: dict[int, dict[int, torch.Tensor]] = {}
         """By block and by the number of the image, float32 [T, D]."""
         self.accuracy = 0.0
-        """Share of the outputs that are matched to their own image."""
+        """Fraction of the outputs matched to their own image."""
         self._give([self._by_pixels(each) for each in self._batches])
 
     def again(self, student: nn.Module) -> None:
-        """Match anew, by the outputs of a student that has learned from the matches before."""
+        """Match again, by the outputs of a student trained on the previous matches."""
         if self._in_order:
             return
         blocks, outputs = sorted(self.rows), centred(block_outputs(student, self._own.images))
@@ -78,8 +78,8 @@ class MatchedRows:
         return self._matched(batch, lambda own, at: matched_images(batch.patches[own], rows[at]))
 
     def _matched(self, batch: _Batch, order: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Numbers of images for the rows of a batch, class by class; order: of its images at some places, for those of
-        its rows at others."""
+        """Return numbers of images for the rows of a batch, class by class; order: matches places of images to places
+        of rows."""
         labels, found = self._own.labels[batch.own], torch.empty_like(batch.own)
         for label in sorted(set(batch.labels.tolist())):
             own, at = (each.eq(label).nonzero()[:, 0] for each in (labels, batch.labels))
@@ -177,7 +177,7 @@ def by_adapters(own: Labelled, parameters: AdapterParameters, epsilon: float) ->
 
 
 def by_outputs(matched: MatchedRows) -> Loss:
-    """Return the loss of one that has outputs: its squared error, relative to the variance of a block's outputs."""
+    """Return the loss with outputs: the squared error, relative to the variance of a block's outputs."""
     units = {block: torch.stack([*rows.values()]).var() for block, rows in matched.rows.items()}
 
     def loss(chosen: torch.Tensor, outputs: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
@@ -197,7 +197,7 @@ COPIED_BLOCKS: Final = "copied-blocks"
 IMITATION: Final = "imitation"
 COPY_EPOCHS: Final = 150
 COPY_LEARNING_RATE: Final = 1e-2
-"""Of copies of blocks, as tastan-reveal has it."""
+"""Learning rate of copies of blocks, as in tastan-reveal."""
 IMITATION_EPOCHS: Final = 60
 
 
@@ -219,7 +219,7 @@ class ModelAttack:
     def run(
         self, attack: str, place: tuple[str, str], observation: str, passes: Sequence[ReceivedPass], *, in_order: bool
     ) -> ModelAttackResult:
-        """Attack. place: name of an arm, and its configuration; in_order: the images of all rows are known."""
+        """Run the attack. place: name of an arm, and its configuration; in_order: the images of all rows are known."""
         began, reason, metrics = time.perf_counter(), "", None
         try:
             metrics = self._metrics((self._copied if attack == COPIED_BLOCKS else self._imitated)(passes, in_order))
@@ -256,7 +256,7 @@ class ModelAttack:
             in_order=in_order,
         )
         first = found.known[0]
-        # Of blocks that were copied as one there are no outputs in between; learning has zeros there, too.
+        # Blocks copied as one have no outputs in between; training has zeros there, too.
         stitched = torch.cat([tested[:first], torch.zeros_like(tested[first:])])
         without = stitched.clone()
         for known, outputs in zip(found.known, found.outputs(tested[first]), strict=True):

@@ -47,7 +47,7 @@ def received_words(
     recordings: Path, images: Mapping[str, Sequence[torch.Tensor]], public: PublicModel
 ) -> list[OpenedWords]:
     """Read the words that the model owner received. images: those of every pass of every data owner. ValueError for a
-    session that was lost, since the next one numbers its passes from 1."""
+    lost session, since the next one numbers its passes from 1."""
     parts: defaultdict[tuple[str, bytes], defaultdict[int, bytearray]] = defaultdict(lambda: defaultdict(bytearray))
     for record in read(recordings, MODEL_OWNER):
         if isinstance(record, HeardMessage) and record.sender in images:
@@ -104,6 +104,6 @@ READERS: Final[dict[str, Callable[[OpenedWords, Sequence[OpenedWords], PublicMod
 
 
 def _images(patches: torch.Tensor, public: PublicModel) -> torch.Tensor:
-    """Images from rows of patches [B, N, C P P], in the order in which they are shared."""
+    """Assemble images from rows of patches [B, N, C P P], in the order in which they are shared."""
     side, patch = public.sizes.side, public.sizes.patch
     return fold(patches.transpose(1, 2), (side, side), patch, stride=patch)

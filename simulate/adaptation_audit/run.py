@@ -1,8 +1,8 @@
-"""An audit of an adaptation: run it by real processes for every way of revealing outputs, attack it, judge the attacks.
+"""An audit of an adaptation: run it with real processes for every way of revealing outputs, and evaluate attacks on it.
 
-Attacks of a data owner prove themselves on all outputs in the order of its images, and those of the model owner on
-pixels without masks. An attack that fails there counts as not attacking anything. Recordings are removed when their arm
-has been attacked, and when the audit is interrupted. Refusals say what would be accepted.
+A data owner's attacks are validated on all outputs in the order of its images, and the model owner's on pixels without
+masks. An attack that fails there counts as not attacking anything. Recordings are removed after the attacks on their
+arm, and when the audit is interrupted. Errors list the accepted values.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ IMAGE_ATTACKS: Final = {
         "this project",
     ),
 }
-"""By name, what an attack does, and its source."""
+"""By name, the action of an attack, and its source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ _OBSERVATIONS: Final[dict[Reveal, str]] = {
     "sampled": "sampled outputs in secret orders",
     "none": "adapters and head",
 }
-"""In the order in which arms are run: the first is also attacked without protection."""
+"""In running order: the first is also attacked without protection."""
 IN_ORDER: Final = "outputs in the order of images"
 MASKED: Final = "masked pixels"
 CLEAR: Final = "pixels without masks"
@@ -179,7 +179,7 @@ def arms_of(experiment: AdaptationExperiment) -> tuple[AuditArm, ...]:
 class _Audit:
     """Results so far.
 
-    failed: by attack, why it did not work on the unprotected case; empty if it did.
+    failed: by attack, the reason for its failure on the unprotected case; empty if it succeeded.
     """
 
     plan: AdaptationAuditPlan
@@ -262,7 +262,7 @@ class _Audit:
                 break
             for image, truth in zip(found, subject.pixels(batch.images), strict=True):
                 if len(scores) < self.plan.images:
-                    # Drawn anew for each: what a mask leaves is nearest to the same few images.
+                    # Drawn again for each: the residue of a mask is nearest to the same few images.
                     candidates = subject.candidates(victim, len(scores))
                     scores.append(score(victim, number, image, truth, candidates))
                     baseline.append(score(victim, number, guess, truth, candidates))
@@ -299,8 +299,8 @@ class _Audit:
 
 
 async def audit_adaptation(plan: AdaptationAuditPlan, progress: Progress) -> tuple[AuditResult, list[Pictures]]:
-    """Run and attack everything. RunDirectoryError for a directory in use; AdversaryError for what cannot be run;
-    ProcessError for a party that fails, a training that diverges, or a round that was lost; OSError."""
+    """Run and attack everything. RunDirectoryError for a directory in use; AdversaryError for an unsupported run;
+    ProcessError for a party that fails, a training that diverges, or a lost round; OSError."""
     claim(plan.out)
     found, recordings, runs = _Audit(plan, progress), plan.out / "recordings", plan.out / "runs"
     runs.mkdir()
@@ -318,10 +318,10 @@ async def audit_adaptation(plan: AdaptationAuditPlan, progress: Progress) -> tup
             if (folder.path / BACKBONE).exists():
                 backbone = folder.path / BACKBONE
             subject = AuditedAdaptation.of(experiment, folder, plan.seed)
-            # Training of hours must not delay Ctrl-C.
+            # A long training must not delay Ctrl-C.
             await in_daemon_thread(partial(found.attack, arm, subject, recordings, reveal))
         finally:
-            # They hold what the parties drew.
+            # They hold the parties' random draws.
             shutil.rmtree(recordings, ignore_errors=True)
     return found.result(), found.pictures
 

@@ -1,1 +1,1 @@
-"""A run while it happens: one page in a browser, and figures for Prometheus."""
+"""A live view of a run: one page in a browser, and metrics for Prometheus."""

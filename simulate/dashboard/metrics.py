@@ -1,7 +1,7 @@
-"""The run as Prometheus reads it: every measure is computed from its state when somebody asks.
+"""Prometheus metrics of a run, computed from its state on request.
 
-Labels are bounded: statuses, phases, directions and codes of the protocol, never names. Counters begin anew with the
-process, as Prometheus expects, but for what it read of earlier sessions.
+Labels are bounded: statuses, phases, directions and codes of the protocol, never names. Counters restart with the
+process, as Prometheus expects, except for earlier sessions that it read.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Measure:
     about: str
     labels: Labels
     values: Callable[[Any], Iterable[tuple[Labels, float]]]
-    """Of a RunState, or of the Status of a party."""
+    """From a RunState, or from the Status of a party."""
     counts: Callable[[Any], Iterable[tuple[Labels, float]]] | None = None
-    """Of a summary: how many observations its values are the sums of."""
+    """For a summary: number of observations in the sums."""
 
     def family(self, state: RunState | Status) -> Metric:
         if self.kind == "summary":
@@ -176,7 +176,7 @@ MEASURES: Final = (
         lambda state: [((), sum(stranger.count for stranger in state.strangers.values()))],
     ),
 )
-"""What is shown beside memory, descriptors and processor time of the process."""
+"""Measures beside memory, descriptors and processor time of the process."""
 
 
 PARTY_MEASURES: Final = (
@@ -223,7 +223,7 @@ PARTY_MEASURES: Final = (
         lambda status: [((), status.last_error.time)] if status.last_error else [],
     ),
 )
-"""Those of a client, a dealer or a model owner, by what `tacit status` shows."""
+"""Measures of a client, a dealer or a model owner, from the data of `tacit status`."""
 
 
 class StateCollector(Collector):
@@ -237,7 +237,7 @@ class StateCollector(Collector):
 
 
 class Metrics:
-    """The text of one party's measures; it has a registry of its own."""
+    """Text of one party's measures, with a registry of its own."""
 
     def __init__(self, state: Callable[[], RunState | Status], measures: Sequence[Measure] = MEASURES) -> None:
         self._registry = CollectorRegistry()

@@ -1,9 +1,9 @@
-"""The live page at work: an HTTP server in a thread of its own, and the guard that decides who may read it.
+"""HTTP server of the live page, in its own thread, and the guard that authorises readers.
 
-docs/dashboard.md says who may. A token is shown in a header, or in a cookie that the first answer to it sets; never in
-an address, since addresses are kept in logs and histories. No reader can make the server wait, nor hold up a round:
-each gets the differences from what it was sent last, at most twice a second, and one that takes nothing for a while is
-cut off. Connections are few, so that strangers do not use up the descriptors that the party's own links need.
+docs/dashboard.md has the rules. A token comes in a header, or in a cookie set by the first answer to it; never in an
+address, since logs and histories keep addresses. No reader can make the server wait, or delay a round: each gets the
+differences from its last state, at most twice a second, and a reader that receives nothing for a while is disconnected.
+Connections are limited, so that strangers do not use up the descriptors that the party's own links need.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tacit.simulate.dashboard.view import Live, page, sections
 
 
 class DashboardError(ValueError):
-    """The page cannot be shown; the message names the address and the remedy."""
+    """The page cannot be served; the message names the address and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """HOST:PORT, with an IPv6 address in brackets; of :PORT and PORT this machine alone. DashboardError if not."""
+        """Parse HOST:PORT, with an IPv6 address in brackets; :PORT and PORT: this machine alone. DashboardError."""
         found = re.fullmatch(r"(?:(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:]*):)?(?P<port>\d{1,5})", text)
         if found is None or int(found["port"]) > 65_535:
             raise DashboardError(
@@ -93,7 +93,7 @@ class Place:
 
 @dataclass(frozen=True)
 class OpenPlace:
-    """A socket that listens there, and its place with the port that the system chose."""
+    """A listening socket, and its place with the port that the system chose."""
 
     place: Place
     socket: socket.socket
@@ -101,14 +101,14 @@ class OpenPlace:
 
 @contextmanager
 def listening(where: str) -> Iterator[OpenPlace]:
-    """Listen there, as Place.parse reads it, before there is anything to show. DashboardError if it cannot."""
+    """Listen there, as Place.parse reads it, before there is a page. DashboardError if that fails."""
     listener = Place.parse(where).listen()
     with listener.socket:
         yield listener
 
 
 OPEN: Final = frozenset({"/enter", "/enter.js", "/dashboard.css", "/healthz"})
-"""What is shown without a token: it is the same everywhere, and asks for one."""
+"""Paths served without a token: they are the same everywhere, and request one."""
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -124,7 +124,7 @@ MISDIRECTED: Final = "tacit: this page is for this machine alone; open it as htt
 
 
 class Guard:
-    """Lets nobody through to the pages who may not read them, and says to the browser how narrow these are."""
+    """Rejects unauthorised readers of the pages, and sends browsers the security headers."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, port: int) -> None:
         self._app = app
@@ -173,7 +173,7 @@ def draw_token() -> str:
 
 
 def kept_token(path: Path) -> str:
-    """The token in a file, which is made, for its owner alone, if it is missing. DashboardError."""
+    """Read the token from a file, created for its owner alone if missing. DashboardError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -192,14 +192,14 @@ SHORTEST_TOKEN: Final = 32
 PAUSE_SECONDS: Final = 0.5
 """Between two messages to a reader."""
 QUIET_SECONDS: Final = 15.0
-"""After so long without news a reader is sent an empty line, which shows whether it is there."""
+"""Silence after which a reader receives an empty line, to detect a lost one."""
 STUCK_SECONDS: Final = 30.0
-"""A reader that takes nothing for so long is cut off."""
+"""Time after which a reader that receives nothing is disconnected."""
 REQUEST_SECONDS: Final = 10.0
-"""How long a connection may ask for nothing."""
+"""Time that a connection may stay without a request."""
 MOST_CONNECTIONS: Final = 64
 BACKLOG: Final = 16
-"""Connections that are taken in one turn of the loop, before the surplus is closed."""
+"""Connections accepted in one turn of the loop, before the surplus is closed."""
 STATIC: Final = {"dashboard.css": "text/css", "dashboard.js": "text/javascript", "enter.js": "text/javascript"}
 
 
@@ -207,8 +207,7 @@ class MetricsPage:
     """Serves /metrics and /healthz of one party within its `with` block."""
 
     def __init__(self, listener: OpenPlace, metrics: Metrics, *, token: Path | None = None) -> None:
-        """token: file of the token, where it is to be the same at every start. DashboardError if that cannot be read or
-        made."""
+        """token: file of the token, to keep it over restarts. DashboardError if that cannot be read or made."""
         self._place, self._socket = listener.place, listener.socket
         self._token = None if self._place.loopback else draw_token() if token is None else kept_token(token)
         self._metrics = metrics
@@ -272,8 +271,8 @@ class Dashboard(MetricsPage):
         one_machine: bool = True,
         token: Path | None = None,
     ) -> None:
-        """earlier: events of the logs that the run goes on from, oldest first; one_machine: whether all parties run on
-        this one; token: as of MetricsPage."""
+        """earlier: logged events of the sessions before, oldest first; one_machine: whether all parties run on this
+        machine; token: as for MetricsPage."""
         self._live = Live(experiment, earlier, one_machine=one_machine)
         self._closing = False
         self._changed = asyncio.Event()
@@ -285,7 +284,7 @@ class Dashboard(MetricsPage):
         return f"http://{self._place}/" + ("" if self._token is None else f"enter#{self._token}")
 
     def take(self, event: Event) -> None:
-        """One event of a party, which happens now; from any thread, and at once."""
+        """Take an event that happens now; from any thread, without blocking."""
         with contextlib.suppress(RuntimeError):  # It is closed; there is nobody to show it to.
             self._loop.call_soon_threadsafe(self._take, event)
 
@@ -320,7 +319,7 @@ class Dashboard(MetricsPage):
         return StreamingResponse(self._messages(), media_type="text/event-stream")
 
     async def _messages(self) -> AsyncIterator[str]:
-        """What one reader is sent: first everything, then sections that differ from those that it has."""
+        """Yield one reader's messages: first everything, then changed sections."""
         shown: dict[str, str] = {}
         version = -1
         while not self._closing or version != self._live.version:
@@ -364,7 +363,7 @@ class _Connection(H11Protocol):
         self._deadline.cancel()
 
     def _expect_request(self) -> None:
-        # uvicorn declares it as never None, which it is before the first request.
+        # uvicorn declares it as never None, but it is None before the first request.
         cycle: object | None = self.cycle
         if cycle is None:
             self.transport.abort()

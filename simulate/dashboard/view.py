@@ -1,7 +1,7 @@
-"""The run so far, as the page and the metrics show it: a fold over events of limited size, rendered for the template.
+"""The run so far, for the page and the metrics: a fold over events of limited size, rendered for the template.
 
-Timelines of old rounds and the oldest warnings are forgotten; the event logs have all of them. Every text that parties
-wrote goes through the escaping of the template, dashboard.html.j2.
+Timelines of old rounds and the oldest warnings are dropped; the event logs have all of them. All text from parties goes
+through the escaping of the template, dashboard.html.j2.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from tacit.simulate.report.page import templates
 
 MOST_WARNINGS: Final = 200
 MOST_TIMELINES: Final = 8
-"""Rounds of which it is kept who was in which phase when."""
+"""Rounds whose timeline is stored."""
 
 
 class Live:
-    """What is shown of a run. `version` grows with everything that changes it."""
+    """Displayed state of a run. `version` grows with every change of it."""
 
     def __init__(self, experiment: Experiment, earlier: Iterable[Event] = (), *, one_machine: bool = True) -> None:
-        """earlier: what the logs say that the run goes on from."""
+        """earlier: logged events of the sessions that the run resumes from."""
         self.experiment = experiment
         self.version = 0
         self.forgotten = 0
-        """Warnings that are not kept any more."""
+        """Number of dropped warnings."""
         self.state = RunState(one_machine=one_machine)
-        """Everything so far; the last round may be open."""
+        """State so far; the last round may be open."""
         for event in earlier:
             self.take(event)
 
     def take(self, event: Event) -> None:
         state = self.state
         state.take(event)
-        # A heartbeat changes nothing that is shown.
+        # A heartbeat changes nothing on the page.
         self.version += not isinstance(event, HeartbeatSent)
         surplus = max(len(state.warnings) - MOST_WARNINGS, 0)
         self.forgotten += surplus
@@ -57,14 +57,14 @@ class Live:
 MOST_ROWS: Final = 30
 MOST_PARTIES: Final = 100
 WIDTH, HEIGHT, MARGIN, ABOVE, BELOW = 480, 170, 46, 10, 32
-"""Of the drawing, in its own units: its size, and what is left free at its sides, above and below the curve."""
+"""Layout of the drawing, in its own units: its size, and the margins at its sides, above and below the curve."""
 
 LEFT_OUT: Final[dict[str, frozenset[Phase]]] = {
     "active": frozenset({Phase.ANSWER_COMPLAINTS}),
     "semi-honest": frozenset({Phase.ANSWER_COMPLAINTS, Phase.CONSISTENCY_CHECK}),
     "none": frozenset(Phase) - {Phase.TRAIN, Phase.MASKED_INPUT},
 }
-"""Phases that a round of this mode does not have, or only if somebody complains."""
+"""Phases that a round of this mode does not have, or only after a complaint."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class PartyCard:
     state: str
     since: float | None
     tone: str
-    """One of good, busy, bad, quiet: colours it."""
+    """One of good, busy, bad, quiet; selects the colour."""
     moved: int
 
 
@@ -82,13 +82,13 @@ def page(live: Live) -> str:
 
 
 def sections(live: Live) -> dict[str, str]:
-    """What stands in each section now, by the identifier of its element."""
+    """Return the content of each section, by the identifier of its element."""
     context = _template().new_context(_context(live))
     return {name: "".join(block(context)) for name, block in _template().blocks.items()}
 
 
 def since(time: float | None) -> Markup:
-    """Where the page shows how long ago that is; nothing for None."""
+    """Return the element in which the page shows the time elapsed since then; nothing for None."""
     return Markup("") if time is None else Markup('<span class="since" data-since="{:.3f}"></span>').format(time)
 
 
@@ -163,7 +163,7 @@ def _phases(server: PartyState | None, *, mode: str) -> list[tuple[Phase, str]]:
 
 
 def _cards(state: RunState) -> list[PartyCard]:
-    """The server, then those that are lost or waited for, then the others."""
+    """Return the server, then lost and awaited parties, then the others."""
     cohort = state.rounds[-1].cohort if state.rounds else ()
     names = dict.fromkeys([*state.parties, *cohort, *state.links])
     cards = [_card(state, name) for name in names if name != state.server]
@@ -210,7 +210,7 @@ def _words(phase: Phase) -> str:
 
 
 def _curve(done: list[RoundState], *, planned: int) -> Mapping[str, Any] | None:
-    """Test accuracy by round as points of the drawing; None where no round has one."""
+    """Return the test accuracy by round as points of the drawing; None without any."""
     known = [(r.number, r.result.accuracy) for r in done if r.result and r.result.accuracy is not None]
     if not known:
         return None

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 Progress = Callable[[TeacherMetrics | ConvertedMetrics | DistillationEpoch], None]
-"""Called with the metrics of every model that was trained or converted, and of every epoch."""
+"""Called with the metrics of every trained or converted model, and of every epoch."""
 
 
 def distil(experiment: DistillationExperiment, *, device: str, out: Path, progress: Progress) -> DistillationResult:
-    """Train or load the teacher, distil and calibrate the student, write everything; return distillation.json.
+    """Train or load the teacher, distil and calibrate the student, write all results; return distillation.json.
 
-    Raises ValueError (ConversionError is one) or OSError for data, model or device that cannot be used, before
-    anything is trained; FloatingPointError or ActivationError when a training diverges.
+    Raises ValueError (ConversionError is one) or OSError for unusable data, model or device, before any training;
+    FloatingPointError or ActivationError when a training diverges.
     """
     from tacit.models.checkpoint import save
     from tacit.models.data import load as load_images
@@ -108,7 +108,7 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
 
 
 def with_data(experiment: Kind, source: str | None) -> Kind:
-    """The same with images from this source ("digits", or an .npz file); as it is without one."""
+    """Return the experiment with images from this source ("digits", or an .npz file); unchanged without one."""
     if source is None:
         return experiment
     data = msgspec.structs.replace(experiment.data, source=source, directory="")
@@ -116,7 +116,7 @@ def with_data(experiment: Kind, source: str | None) -> Kind:
 
 
 def draw(result: DistillationResult, path: Path) -> None:
-    """Accuracy and losses by epoch as a PNG, the two stages apart, like Fig. 7 of the paper."""
+    """Draw accuracy and losses by epoch as a PNG, with separate stages, like Fig. 7 of the paper."""
     from matplotlib.figure import Figure
 
     from tacit.simulate.report.figures import INK, PALETTE, style

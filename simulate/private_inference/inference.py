@@ -1,7 +1,7 @@
 """Private inference on this machine: model owner, data owners and dealer, each a process, over CURVE on loopback TCP.
 
-The parties are files in a folder that does not last, and run as on hosts. A data owner's process gets its images and
-nothing of the model; answers and costs of the data owners come back.
+The parties are files in a temporary folder, and run as on hosts. A data owner's process gets its images and nothing of
+the model; the data owners return answers and costs.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class InferencePlan:
     patience: float = 120.0
     device: str = "cpu"
     cores: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Of the processor, where a party runs, by its name; others run wherever they may."""
+    """Processor cores by party name; parties without an entry may use all."""
     relayed: Callable[[str], str] = str
-    """From the model owner's address, the one at which data owners find it."""
+    """Maps the model owner's address to the one that data owners use."""
 
 
 def data_owner_names(count: int) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class LearnedFolders:
     model_owner: PartyFolder
     data_owner: PartyFolder
     section: TeachingSection
-    """The model owner's, of predictions."""
+    """Settings of predictions at the model owner."""
 
 
 def run(
@@ -92,13 +92,11 @@ def run(
     *,
     learned: LearnedFolders | None = None,
 ) -> list[Inferred]:
-    """What each data owner learns of its images [N, C, S, S], all served at the same time. model: prepared, or a
-    directory or checkpoint where the model owner finds it; learned: where data owners ask with what one of them has
-    learned.
+    """Return each data owner's results on its images [N, C, S, S], all served at the same time. model: prepared, or a
+    directory or checkpoint for the model owner; learned: set where data owners use the adapters of one of them.
 
-    `progress` gets the name of a data owner and how many of its images are done. ValueError for a model that cannot be
-    asked. ProcessError names the party that failed, and says what it knows itself of the reason; or that this process
-    could not run them.
+    `progress` receives the name of a data owner and its number of completed images. ValueError for an unsuitable model.
+    ProcessError names the failed party with its own reason, or says that this process could not run them.
     """
     owners = data_owner_names(len(images))
     reasons: list[str] = []
@@ -108,10 +106,10 @@ def run(
         if isinstance(event, ImagesAnswered):
             progress(name, event.images)
         elif isinstance(event, InferenceSessionEnded | PreprocessingFailed) and event.failure:
-            # Its peers, who only hear that it cannot go on, are heard here after it.
+            # Its peers report only that it stopped; their messages arrive after its own.
             reasons.append(f"{name}: {event.failure}")
         elif isinstance(event, InferenceSessionEnded) and name in owners:
-            # On hosts it would ask again.
+            # On hosts it would retry.
             raise ProcessError(f"{name}: {event.detail}")
 
     try:
@@ -203,7 +201,7 @@ def _named(model: PrivateModel | Path | Checkpoint) -> dict[str, Any]:
 
 
 def _with_interface(model: PrivateModel) -> PrivateModel:
-    """Give a model for which images are prepared already the interface that data owners ask for."""
+    """Add the data owners' interface to a model whose images are already prepared."""
     public = model.public
     if public.interface is not None:
         return model
@@ -228,7 +226,7 @@ class GivenImages(OwnImages):
 
 
 class SimulatedDataOwner(DataOwnerHooks, HeldParty):
-    """A data owner whose images are given; keeps answers and their costs for the supervisor."""
+    """A data owner with given images, which keeps answers and their costs for the supervisor."""
 
     def __init__(self, images: torch.Tensor, *, known: bool, ahead: int | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What `tacit infer` is asked for, as far as it can be judged before torch is loaded."""
+"""Requests of `tacit infer`, as far as they can be checked before torch is loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_TESTS: Final = "a checkpoint comes without test images: name a file or a fol
 @dataclass(frozen=True, kw_only=True)
 class WantedImages:
     images: str | None = None
-    """A number of test images, an image file or a folder of them; None: all test images."""
+    """Number of test images, an image file or a folder of them; None: all test images."""
 
     def __post_init__(self) -> None:
         path = self.path
@@ -24,11 +24,11 @@ class WantedImages:
 
     @property
     def path(self) -> Path | None:
-        """File or folder of the images; None if they are test images."""
+        """File or folder of the images; None for test images."""
         return None if self.images is None or self.images.isdecimal() else Path(self.images)
 
     def tests(self, there: int) -> tuple[str, ...]:
-        """Names of the test images, of so many. ValueError if there are fewer than wanted."""
+        """Return names of the requested test images. ValueError if there are fewer."""
         count = there if self.images is None else int(self.images)
         if not 1 <= count <= there:
             raise ValueError(f"--images {count}: there are {there} test images, ask for 1 or more of them")
@@ -37,12 +37,12 @@ class WantedImages:
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceRequest(WantedImages):
-    """Images to ask a model about. ValueError for a directory without a model that can be asked, too."""
+    """Images and the model for them. ValueError also for a directory without a suitable model."""
 
     model: Path | Checkpoint
     """Results of `tacit distill`, or a run of `tacit simulate`; or a checkpoint."""
     source: str | None = None
-    """Where test images come from, if not where the model's did: "digits", or an .npz file."""
+    """Source of test images, if not that of the model: "digits", or an .npz file."""
     protocol: ProtocolName = "tacit"
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class InferenceRequest(WantedImages):
             raise ValueError(f"--data {self.source} is for test images: leave it out, or --images {self.images}")
 
     def check(self, option: str, value: object) -> None:
-        """ValueError, which names the option, for what the protocol does not have."""
+        """Raise ValueError, naming the option, for values that the protocol does not support."""
         if reason := PROTOCOLS[self.protocol].refusal(option.removeprefix("--"), value):
             raise ValueError(f"{option} {value}: {reason}")
 
@@ -73,9 +73,9 @@ def wanted_model(
     images: str | None,
     image_size: int,
 ) -> Path | Checkpoint:
-    """The directory, or the checkpoint, whose typical images are those to ask about if no others are named; of a
-    directory with typical images it is its checkpoint. ValueError for both or neither, for what belongs to the other,
-    and as of Checkpoint."""
+    """Return the directory, or the checkpoint with its typical images, which are the default input; a directory with
+    typical images counts as its checkpoint. ValueError for both or neither, for options of the other, and as
+    Checkpoint."""
     if directory is not None:
         if architecture or checkpoint or image_size:
             raise ValueError("--model, --checkpoint and --image-size go without a directory: leave it out")

@@ -1,6 +1,6 @@
-"""`tacit infer` and `tacit predict`: which images a data owner asks about, and the answers.
+"""`tacit infer` and `tacit predict`: a data owner's images, and the answers.
 
-`tacit infer` asks a model alone, `tacit predict` a model with the adapters of `tacit adapt`; both by private inference.
+`tacit infer` uses a model alone, `tacit predict` a model with the adapters of `tacit adapt`; both by private inference.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ class Chosen:
     pixels: torch.Tensor
     """float32 [N, C, S, S]."""
     labels: torch.Tensor | None
-    """int64 [N], where they are known."""
+    """int64 [N], if known."""
     notes: tuple[str, ...] = ()
     unreadable: Mapping[Path, str] = field(default_factory=dict)
-    """Files that are not asked about, each with the reason."""
+    """Skipped files, each with the reason."""
 
 
 def chosen(request: InferenceRequest, model: ServedModel) -> Chosen:
-    """The images of the request, normalised as those are that the model has learned from.
+    """Return the images of the request, normalised like the model's training images.
 
-    ValueError for more test images than there are, and for images that cannot be decoded or are none for this model.
+    ValueError for more test images than there are, and for images that cannot be decoded or do not fit this model.
     """
     if request.path is not None:
         return chosen_files(request.path, model)
@@ -84,7 +84,7 @@ def chosen(request: InferenceRequest, model: ServedModel) -> Chosen:
 
 
 def chosen_files(path: Path, model: ServedModel) -> Chosen:
-    """An image file, or all in a folder. ValueError as of `chosen`."""
+    """Read an image file, or all in a folder. ValueError as `chosen`."""
     skipped = Skipped()
     try:
         files = readable_files(path, skipped)
@@ -104,10 +104,9 @@ def infer(
     labels: int,
     progress: Callable[[str], None],
 ) -> InferenceResult:
-    """Ask the model about the images by private inference. labels: how many are revealed of an image, the best first;
-    0: logits.
+    """Classify the images by private inference. labels: number revealed per image, best first; 0: logits.
 
-    Raises ValueError or OSError for what cannot be used, and ProcessError.
+    Raises ValueError or OSError for unusable input, and ProcessError.
     """
     for option, value in (("--input", input), ("--labels", labels), ("--device", device)):
         request.check(option, value)
@@ -158,7 +157,7 @@ def infer(
 
 
 def _test_images(experiment: Experiment, data: Dataset, source: str | None) -> Samples:
-    """Those of the model's own source, or of another. ValueError if that has classes that the model has not."""
+    """Return test images of the model's own source, or another. ValueError if that has classes unknown to the model."""
     if source is None:
         return data.source.test
     other = read_images(with_data(experiment, source).data)
@@ -170,7 +169,7 @@ def _test_images(experiment: Experiment, data: Dataset, source: str | None) -> S
 
 
 def in_the_clear(model: FriendlyTransformer, pixels: torch.Tensor, batch: int) -> torch.Tensor:
-    """Logits [N, classes] of images [N, C, S, S]; nan for an image for which a student's polynomials are not valid."""
+    """Return logits [N, classes] of images [N, C, S, S]; nan for images beyond the range of a student's polynomials."""
     with torch.no_grad():
         return torch.cat([_logits(model, part) for part in torch.split(pixels, batch)])
 
@@ -196,12 +195,12 @@ def compared_answers(
     found: Sequence[Inferred],
     **settings: Any,
 ) -> Kind:
-    """Answers of data owners beside those in the clear, logits [N, classes]; settings: all other fields of the kind."""
+    """Compare data owners' answers with those in the clear, logits [N, classes]; settings: all other fields."""
     logits, labels, refused = (
         torch.cat([getattr(each, name) for each in found]) for name in ("logits", "labels", "refused")
     )
     answered, best = ~refused & bool(classes), labels[:, 0]
-    # A student in the clear refuses what is beyond its polynomials.
+    # A student in the clear refuses images out of the range of its polynomials.
     both = ~refused & clear.isfinite().all(dim=1)
     with_logits = both & logits.isfinite().all(dim=1)
     difference = (logits - clear)[with_logits]
@@ -261,7 +260,7 @@ def _per_operation(passes: Sequence[PassCosts]) -> dict[str, OperationMetrics]:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionRequest(WantedImages):
-    """Images to ask about with what was learned. ValueError or OSError for a folder without anything learned, too."""
+    """Images for a model with trained adapters. ValueError or OSError also for a folder without any."""
 
     folder: Folder
 
@@ -279,10 +278,10 @@ class PredictionRequest(WantedImages):
 def predict(
     request: PredictionRequest, *, batch: int, device: str, labels: int, progress: Callable[[str], None]
 ) -> PredictionResult:
-    """Ask the model with the learned adapters about the images. labels: how many are revealed of an image, the best
-    first; 0: logits.
+    """Classify the images by the model with the trained adapters. labels: number revealed per image, best first; 0:
+    logits.
 
-    Raises ValueError or OSError for what cannot be used, and ProcessError.
+    Raises ValueError or OSError for unusable input, and ProcessError.
     """
     resolve_device(device)
     torch.set_num_threads(1)
@@ -319,7 +318,7 @@ def predict(
 
 
 def _seed(folder: Folder) -> int:
-    """The seed of a run that is over. ValueError if its summary cannot be read."""
+    """Return the seed of a completed run. ValueError if its summary cannot be read."""
     try:
         seed = read_summary(folder).seed
     except RunDirectoryError as error:
@@ -332,7 +331,7 @@ def _seed(folder: Folder) -> int:
 def _learned(
     folder: Folder, experiment: AdaptationExperiment, like: AdapterParameters
 ) -> tuple[str, AdapterParameters, int]:
-    """The data owner that has heard last, what it has, and of which round. ValueError if none has."""
+    """Return the data owner with the latest parameters, the parameters, and their round. ValueError if none has any."""
     found = []
     for name in owner_names(experiment.clients):
         with suppress(FileNotFoundError):

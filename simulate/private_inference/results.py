@@ -21,7 +21,7 @@ class OperationMetrics(msgspec.Struct, kw_only=True):
     rounds: int = 0
 
     def add(self, other: OperationMetrics) -> None:
-        """Count another one too."""
+        """Add another one's counts."""
         self.seconds += other.seconds
         self.data_owner_bytes += other.data_owner_bytes
         self.model_owner_bytes += other.model_owner_bytes
@@ -42,9 +42,9 @@ class ComparedAnswers(PrivateAnswers, frozen=True, kw_only=True):
     per_operation: dict[str, OperationMetrics]
     batch: int
     labels: int
-    """Labels received for an image; 0 for logits."""
+    """Labels received per image; 0 for logits."""
     notes: tuple[str, ...] = ()
-    """Files beside the images that are skipped."""
+    """Skipped files beside the images."""
 
     def view(self) -> Iterator[Table | str]:
         """The first images, the cost of all operations, and the comparison."""
@@ -86,12 +86,12 @@ class InferenceResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.inf
     """Whether the data owner knows the input of blocks, which is INSECURE, or no party does."""
     data_owners: int
     protocol: ProtocolName
-    """What computed on shares."""
+    """Protocol that computed on shares."""
     beyond: int
-    """Images beyond the intervals of a student's polynomials, which it refuses in the clear; they are not compared."""
+    """Images beyond the intervals of a student's polynomials, which it refuses in the clear; not compared."""
 
     def view(self) -> Iterator[Table | str]:
-        """See ComparedAnswers; a warning first where the data owner knows the input of blocks, and last what differs by
+        """See ComparedAnswers; first a warning if the data owner knows the input of blocks, and last the differences of
         another protocol."""
         if self.input == "known":
             yield Caution(f"--input known: {KNOWN_GIVES_AWAY}")
@@ -102,7 +102,7 @@ class InferenceResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.inf
 
 
 class PredictionResult(ComparedAnswers, frozen=True, kw_only=True, tag="tacit.prediction.3"):
-    """Private inference with the adapters that data owners have learned."""
+    """Private inference with the adapters that the data owners trained."""
 
     round: int
-    """The round after which they are the common ones."""
+    """Round of the common adapters."""

@@ -1,6 +1,6 @@
-"""Several runs on one page: what differs in their experiments, their curves, how they ended, what they cost.
+"""Several runs on one page: differences of their experiments, curves, ends and costs.
 
-Made as the report is, from experiment files and event logs; a run may go on, or have been killed.
+Made like the report, from experiment files and event logs; a run may be running, or have been killed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """A quantity over runs that differ in nothing but the seed."""
+    """A quantity over runs that differ only in the seed."""
 
     mean: float
     deviation: float | None
@@ -81,7 +81,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs of one experiment, which differ in nothing but name and seed."""
+    """Runs of one experiment, which differ only in name and seed."""
 
     name: str
     runs: list[str]
@@ -92,7 +92,7 @@ class ComparedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """A key of the experiment with the value in each run; null where a run has no such key."""
+    """A key of the experiment with its value in each run; null in runs without such a key."""
 
     key: str
     values: list[Any]
@@ -133,7 +133,7 @@ _GROUPS: Final = {
 
 
 class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
-    """Several runs, and what differs in their experiments."""
+    """Several runs, and the differences of their experiments."""
 
     runs: list[ComparedRun]
     differences: list[KeyDifference]
@@ -168,7 +168,7 @@ class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
         return self._table(_GROUPS, "Mean and standard deviation over runs of one experiment", self.groups)
 
     def lines(self, metric: str) -> dict[str, list[Points]]:
-        """Curves of the runs by the name of their group; empty where no run has the metric."""
+        """Return the runs' curves by the name of their group; empty for runs without the metric."""
         curves: dict[str, Points] = {
             run.run: [(one.round, getattr(one, metric)) for one in run.curve] for run in self.runs
         }
@@ -203,7 +203,7 @@ class Comparison(Result, frozen=True, kw_only=True, tag="tacit.comparison.1"):
 def compare(directories: Sequence[Path]) -> Comparison:
     """Compare these runs, in their order.
 
-    RunDirectoryError for a directory that is no run, twice the same, or too many; ExperimentError, EventLogError.
+    RunDirectoryError for a directory that is no run, duplicates, or too many; ExperimentError, EventLogError.
     """
     resolved = [directory.resolve() for directory in directories]
     for number, directory in enumerate(directories):
@@ -241,8 +241,8 @@ def export(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """The page of a comparison: self-contained, as the report is."""
-    # Imported here: what draws takes half a second to load.
+    """Return the self-contained page of a comparison."""
+    # Imported here: drawing takes half a second to load.
     from tacit.simulate.report.figures import compared_curves
     from tacit.simulate.report.page import rendered
 
@@ -289,8 +289,7 @@ def _run(label: str, directory: Path, state: RunState) -> ComparedRun:
 def _groups(
     runs: Sequence[ComparedRun], experiments: Sequence[Experiment], places: Sequence[Path]
 ) -> list[ComparedGroup]:
-    """Put runs that differ in nothing but name and seed together, named by their folder if they have one of their
-    own."""
+    """Group runs that differ only in name and seed, named by their common folder if they have one."""
     found: dict[bytes, list[int]] = {}
     for number, one in enumerate(experiments):
         federation = msgspec.structs.replace(one.federation, seed=None)
@@ -327,7 +326,7 @@ def _over(values: Sequence[float | None]) -> Spread | None:
 
 
 def _differences(experiments: Sequence[Experiment]) -> list[KeyDifference]:
-    """The keys, but the seed, in which these are not all the same. A key that several schemes have is one."""
+    """Return the differing keys, without the seed. A key that several schemes have is one."""
     found: dict[str, list[Any]] = {}
     for key in keys(Experiment):
         if not key.is_section and key.path != "federation.seed":

@@ -1,8 +1,8 @@
-"""What each party of a run could see, in words, from the mode, the threshold and the rounds that were completed.
+"""The view of each party of a run, in words, from the mode, the threshold and the completed rounds.
 
-The sentences follow the rules of the protocol: secagg/graph.py says how many colluding clients a threshold stands for,
-protocol/sum/server.py and sum/client.py what either side receives, and sum/plain_server.py and
-sum/plain_client.py what it is without secure aggregation.
+The sentences follow the rules of the protocol: secagg/graph.py gives the number of colluding clients behind a
+threshold, protocol/sum/server.py and sum/client.py the messages that either side receives, and sum/plain_server.py and
+sum/plain_client.py those without secure aggregation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Exposure:
     sees: tuple[str, ...]
     hidden: tuple[str, ...]
     conditions: tuple[str, ...] = ()
-    """Sentences on when that holds."""
+    """Sentences on the conditions."""
 
 
 SEEN_BY_EVERY_SERVER: Final = (
@@ -44,7 +44,7 @@ OWNER_OF_A_HOST: Final = Exposure(
 
 
 def exposure(state: RunState, experiment: Experiment) -> list[Exposure]:
-    """The parties of a run, from the server to the outside world."""
+    """Return the parties of a run, from the server to the outside world."""
     secure = experiment.aggregation.mode != "none"
     return [
         _server(state, experiment) if secure else _server_without_masks(state, experiment),
@@ -118,7 +118,7 @@ def _disclosed(state: RunState, experiment: Experiment, party: Literal["server",
 
 
 def _hidden(whose: str, disclosed: Sequence[str]) -> str:
-    """Private values of a client; disclosed: what its protection reveals of its update."""
+    """Describe the private values of a client; disclosed: part of its update that its protection reveals."""
     if not disclosed:
         return f"data, update, loss, accuracy or number of samples of {whose}"
     return f"data, loss, accuracy or number of samples of {whose}; of its update all but what is named here"
@@ -194,7 +194,7 @@ def _client(state: RunState, experiment: Experiment) -> Exposure:
 
 
 def sharers(state: RunState, experiment: Experiment) -> str:
-    """Among whom the threshold counts: "5 clients"; in a regular graph "6 neighbours of each client"."""
+    """Name the set that the threshold refers to: "5 clients"; in a regular graph "6 neighbours of each client"."""
     clients = cohort_size(state, experiment)
     neighbours = state.configured.neighbours if state.configured else clients - 1
     return f"{clients} clients" if neighbours == clients - 1 else f"{neighbours} neighbours of each client"

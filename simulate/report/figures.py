@@ -40,25 +40,25 @@ COLOURS = {
     Phase.UNMASK: "#D55E00",
     Phase.SESSION: "#C4C8CC",
 }
-"""Keys and shares go beside the training; what secure aggregation adds comes after TRAIN."""
+"""Keys and shares go in parallel with the training; the overhead of secure aggregation comes after TRAIN."""
 ACTIVITY_COLOURS: Final = {
     "training": COLOURS[Phase.TRAIN],
     "computing the protocol": COLOURS[Phase.UNMASK],
     "waiting": "#8a949e",
     "between rounds": COLOURS[Phase.SESSION],
 }
-"""By what PartyState.activities has."""
+"""By the keys of PartyState.activities."""
 PALETTE: Final = tuple(COLOURS[phase] for phase in PHASES if phase is not Phase.ANSWER_COMPLAINTS)
-"""For lines that stand for no phase; yellow is too light for them."""
+"""For lines that represent no phase; yellow is too light for them."""
 UNITS: Final = {"accuracy": "accuracy (share of images)", "loss": "loss (nats)"}
 WIDTH = 3.9
 MOST_ROWS = 16
 MOST_NUMBERED = 12
-"""Classes of a matrix whose cells have room for numbers."""
+"""Largest number of classes for which a matrix's cells have room for numbers."""
 TIME_UNITS = ((1e-3, "milliseconds"), (1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
 INK = "#1d2733"
 _VARIABLES: Final = {INK: "--ink", "#ffffff": "--page", "#8a949f": "--quiet", "#e3e7eb": "--line"}
-"""What the page colours."""
+"""Colours that the page defines."""
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "tacit",
@@ -93,9 +93,9 @@ Window = tuple[float, float]
 
 
 def learning_curve(rounds: Sequence[RoundState], *, metric: str, failed: Sequence[int], judged: bool) -> Markup:
-    """Test and training `accuracy` or `loss` after each completed round; `failed` are numbers of other rounds.
+    """Plot test and training `accuracy` or `loss` after each completed round; `failed` are numbers of other rounds.
 
-    judged: whether there are test figures.
+    judged: whether there are test metrics.
     """
     with style():
         figure = Figure(figsize=(WIDTH, 3.2))
@@ -126,13 +126,13 @@ def learning_curve(rounds: Sequence[RoundState], *, metric: str, failed: Sequenc
 
 
 def compared_curves(lines: Mapping[str, Sequence[Points]], *, metric: str) -> Markup:
-    """`accuracy` or `loss` by round of several runs by their names, or the mean and spread of runs of one name."""
+    """Plot `accuracy` or `loss` by round of several runs by name, or the mean and spread of runs of one name."""
     with style():
         return _svg(_compared(lines, metric), metric)
 
 
 def save_compared(lines: Mapping[str, Sequence[Points]], paths: Sequence[Path], *, metric: str) -> None:
-    """Write the same to files, of the kinds that their suffixes name. OSError if one cannot be written."""
+    """Write the same plot to files, of the kinds that their suffixes name. OSError if one cannot be written."""
     with style():
         for path in paths:
             _compared(lines, metric).savefig(path, dpi=200, metadata=None if path.suffix == ".png" else {"Date": None})
@@ -172,7 +172,7 @@ def _compared(lines: Mapping[str, Sequence[Points]], metric: str) -> Figure:
 
 
 def means(runs: Sequence[Points]) -> list[tuple[int, float, float]]:
-    """Return round, mean and standard deviation of the values that runs have in it; 0 of one alone."""
+    """Return each round with mean and standard deviation of the runs' values; 0 for a single run."""
     values: dict[int, list[float]] = {}
     for points in runs:
         for at, value in points:
@@ -182,7 +182,7 @@ def means(runs: Sequence[Points]) -> list[tuple[int, float, float]]:
 
 
 def confusion_matrix(found: TestClasses) -> Markup:
-    """Which class is taken for which: a row for each, darker for a larger part of its images; found has a matrix."""
+    """Draw the confusion matrix: a row per true class, darker for a larger part of its images; found has a matrix."""
     assert found.confusion is not None
     names = [shortened(one.name, 12) for one in found.classes]
     count = len(names)
@@ -214,7 +214,7 @@ def confusion_matrix(found: TestClasses) -> Markup:
 
 
 def clipped_bars(rounds: Sequence[RoundState], parameters: int) -> Markup:
-    """Clipped coordinates of every completed round, in percent of all that went into the sum."""
+    """Draw the clipped coordinates of every completed round, in percent of all in the sum."""
     with style():
         figure = Figure(figsize=(WIDTH, 2.6))
         axes = figure.subplots()
@@ -234,7 +234,7 @@ def party_bars(
     axis: str,
     name: str,
 ) -> Markup:
-    """Bars of one amount per party, stacked by phase or activity; the server has an axis of its own: it serves all."""
+    """Draw one amount per party as bars, stacked by phase or activity; the server, serving all, has its own axis."""
     units = TIME_UNITS if amount in ("activities", "seconds") else BYTE_UNITS
     colours: Mapping[str, str] = (
         ACTIVITY_COLOURS if amount == "activities" else {phase: COLOURS[phase] for phase in PHASES}
@@ -270,7 +270,7 @@ def party_bars(
 
 
 def timeline(round: RoundState, server: str | None, *, window: Window, title: str, axis: str, name: str) -> Markup:
-    """Who was in which phase when, within a window of times; crosses mark who was dropped, hatches where a log ends."""
+    """Draw the parties' phases within a window of times; crosses mark dropped ones, hatches the ends of logs."""
     rows = _timeline_rows(round, server)
     begin, end = window
     with style():
@@ -291,20 +291,20 @@ def timeline(round: RoundState, server: str | None, *, window: Window, title: st
 
 
 def secure_sum_window(round: RoundState, server: str | None) -> Window | None:
-    """From the first to the last moment of the server in a phase of the secure sum; None if it came to none."""
+    """Return the server's first and last moment in phases of the secure sum; None if it reached none."""
     spans = [span for span in round.spans.get(server or "", ()) if span.phase in SECURE_SUM]
     return (spans[0].start, spans[-1].end) if spans else None
 
 
 def sample(ranked: Sequence[PartyState], most: int) -> list[PartyState]:
-    """At most `most` of the ranked, evenly spaced, the first and the last included."""
+    """Return at most `most` of the ranked, evenly spaced, the first and the last included."""
     if len(ranked) <= most:
         return list(ranked)
     return [ranked[round(place * (len(ranked) - 1) / (most - 1))] for place in range(most)]
 
 
 def _timeline_rows(round: RoundState, server: str | None) -> list[str]:
-    """The server, whoever was dropped, and those who took longest to train, in the order of the cohort."""
+    """Return the server, the dropped clients, and the slowest to train, in the order of the cohort."""
 
     def trained(name: str) -> float:
         return max((span.end for span in round.spans.get(name, ()) if span.phase is Phase.TRAIN), default=0.0)
@@ -343,7 +343,7 @@ def shortened(name: str, most: int) -> str:
 
 
 def _unit(largest: float, units: Sequence[Unit]) -> Unit:
-    """The largest unit of which there is at least one; the smallest if there is none."""
+    """Return the largest unit of which there is at least one; the smallest if there is none."""
     return next((unit for unit in reversed(units) if largest >= unit[0]), units[0])
 
 
@@ -352,11 +352,11 @@ def style() -> AbstractContextManager[None]:
 
 
 def _svg(figure: Figure, name: str) -> Markup:
-    """The figure as an <svg> element whose identifiers begin with its name: they must be unique in a page."""
+    """Return the figure as an <svg> element whose identifiers begin with its name: they must be unique in a page."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = text.getvalue()[text.getvalue().index("<svg") :]
-    # Its style sheet would hold for the whole page, which has the same rule for figures only.
+    # Its style sheet would apply to the whole page, which has the same rule for figures only.
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(?<=\bid=")|(?<=href="#)|(?<=url\(#)', f"{name}-", svg)
     svg = re.sub("|".join(_VARIABLES), lambda found: f"var({_VARIABLES[found[0]]})", svg)

@@ -1,9 +1,9 @@
 """report.html: one page about a run, made from its event logs and its experiment file.
 
 The page is self-contained and loads nothing: figures are inline SVG, the style sheet is in the template
-(report.html.j2), there are no scripts, and a content security policy forbids what is left. Everything that parties
-wrote goes through jinja's escaping. The same logs give the same page. For a round without a sum it says in words what
-the code means to those who run a federation, and what to do.
+(report.html.j2), there are no scripts, and a content security policy forbids everything else. All text from parties
+goes through jinja's escaping. The same logs give the same page. For a round without a sum it explains the code to
+operators, with the remedy.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ MOST_TROUBLES = 200
 def write_report(
     run: RunDirectory, *others: Path, out: Path | None = None, on_unread: Callable[[Unread], object] = lambda log: None
 ) -> Path:
-    """Write the page, by default as report.html in the run directory; returns its path. Raises as make_report does."""
+    """Write the page, by default as report.html in the run directory; return its path. Raises as make_report."""
     path = out or run.path / "report.html"
     path.write_text(make_report(run, *others, on_unread=on_unread), encoding="utf-8")
     return path
 
 
 def make_report(run: RunDirectory, *others: Path, on_unread: Callable[[Unread], object] = lambda log: None) -> str:
-    """The page; others: logs of other hosts, or directories of such. on_unread: called for logs with a foreign line.
+    """Return the page; others: logs of other hosts, or their directories. on_unread: called for foreign lines in logs.
 
     ExperimentError or EventLogError if the directory holds no run, or a broken one.
     """
@@ -97,8 +97,7 @@ def make_report(run: RunDirectory, *others: Path, on_unread: Callable[[Unread], 
 
 
 def rendered(template: str, values: dict[str, Any], *, package: str = "tacit.simulate.report") -> str:
-    """A page from a template of a package, which may include those of this one; everything in values is escaped, but
-    for markup."""
+    """Render a package's template, which may include templates of this one; all values are escaped, except markup."""
     return templates(package).get_template(template).render(values)
 
 
@@ -108,7 +107,7 @@ _COLUMNS: Final = {
     "decimal": Column("", decimals(3)),
     "percent": Column("", percent(1)),
 }
-"""Filters of templates for single values, unknown ones among them."""
+"""Filters of templates for single values, including unknown ones."""
 
 
 @cache
@@ -178,7 +177,7 @@ def _page(experiment: Experiment, state: RunState, aside: Sequence[str]) -> dict
 
 
 def _notices(experiment: Experiment, state: RunState) -> list[str]:
-    """What a reader must know first; nothing if all went well."""
+    """Return the notices at the top of the page; none if all went well."""
     if state.server is None:
         return ["There is no event log of the server: what is known of the rounds, accuracies and losses is missing."]
     notices = []
@@ -189,7 +188,7 @@ def _notices(experiment: Experiment, state: RunState) -> list[str]:
         ended = state.ended or "the server's log stops without saying how it ended"
         notices.append(f"{completed} of {planned} rounds were completed. Last session: {ended}.")
     lost, found = _lost(state), [(one.session, one.round, one.text) for one in incidents(state)]
-    # In their order; who was lost, before what became of that.
+    # In order: losses of parties before their consequences.
     happened = sorted([*lost[:MOST_INCIDENTS], *found[:MOST_INCIDENTS]], key=lambda one: one[:2])
     notices += [text for _, _, text in happened]
     if more := len(found[MOST_INCIDENTS:]):
@@ -216,7 +215,7 @@ def _notices(experiment: Experiment, state: RunState) -> list[str]:
 
 
 def _much_clipped(state: RunState) -> list[tuple[int, float]]:
-    """Rounds in which so much was clipped that learning suffers, each with its part of the coordinates."""
+    """Return rounds with enough clipping to impair learning, each with its fraction of the coordinates."""
     parameters = state.configured.parameters if state.configured else 0
     parts = [
         (done.number, clipped_part(done.result.clipped, survivors=len(done.result.survivors), parameters=parameters))
@@ -253,7 +252,7 @@ def _curves(state: RunState) -> list[Markup]:
 
 
 def _is_drawn(found: TestClasses) -> bool:
-    """Whether the confusion matrix can be read at the size of a telephone."""
+    """Whether the confusion matrix is legible at the size of a telephone."""
     return found.confusion is not None and len(found.classes) <= MOST_DRAWN
 
 
@@ -275,7 +274,7 @@ def _clipping(state: RunState) -> Markup | None:
 
 
 def bars_of(server: PartyState | None, clients: Sequence[PartyState]) -> dict[str, list[Markup]]:
-    """Bars of `time`, in activities and in phases, and of `traffic`, sent and received; none without any log."""
+    """Return bars of `time`, in activities and in phases, and of `traffic`, sent and received; none without any log."""
     if not server and not clients:
         return {}
     draw = partial(party_bars, server, clients)
@@ -292,7 +291,7 @@ def bars_of(server: PartyState | None, clients: Sequence[PartyState]) -> dict[st
 
 
 def _took(server: PartyState, clients: Sequence[PartyState], *, lost: bool) -> str:
-    """How the server's time in rounds divides, in words; lost: whether any client was."""
+    """Describe how the server's time in rounds divides; lost: whether any client was lost."""
     rounds = sum(seconds for phase, seconds in server.seconds.items() if phase is not Phase.SESSION)
     summing = sum(server.seconds[phase] for phase in SECURE_SUM)
     computing = min(summing, sum(server.work.values()))
@@ -315,7 +314,7 @@ class Timeline:
 
 
 def timelines(state: RunState, *, secure: bool) -> list[Timeline]:
-    """Rounds worth a look: those that lost somebody or have no result, then the last and the slowest. Those of the
+    """Return notable rounds: those that lost a party or have no result, then the last and the slowest. Those of the
     first kind are open, or the last if nothing happened."""
     if not state.rounds:
         return []
@@ -347,7 +346,7 @@ def settings(experiment: Experiment) -> list[Setting]:
         if key.is_section or not holds(experiment, key):
             continue
         if key.chooses:
-            # Which of several sections this is; its keys are not those of another.
+            # Selects one of several sections, whose keys differ.
             value, differs = key.default, not holds(default, key)
         else:
             value = attrgetter(key.path)(experiment)

@@ -1,4 +1,4 @@
-"""The codes of the protocol for people who run federations: what happened, and what to do next."""
+"""The codes of the protocol for operators of federations: cause and remedy."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ REASONS: Final[dict[Code, tuple[str, str]]] = {
     Code.LEFT: ("A party left, or lost its link for too long.", "Look into its log."),
     Code.LOCAL: ("A party could not go on by itself: its disk, data or device.", "Look into its log."),
 }
-"""By code: what happened, and what to do next."""
+"""By code: cause and remedy."""
 
 
 def reason(code: str | None) -> tuple[str, str]:
-    """Return what a code of an event means, and what to do; empty for None, and for an unknown code."""
+    """Return cause and remedy of an event's code; empty for None, and for an unknown code."""
     known = Code.__members__.get(code or "")
     return REASONS[known] if known is not None else ("", "")

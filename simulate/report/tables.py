@@ -26,12 +26,12 @@ Setting = tuple[str, str, bool, str]
 
 
 def is_known(state: RunState, metric: str) -> bool:
-    """Whether any completed round has this metric: own training steps may report no accuracy."""
+    """Whether any completed round has this metric: custom training steps may report no accuracy."""
     return any(getattr(round.result, metric) is not None for round in state.completed)
 
 
 def round_table(state: RunState, *, cohort: int) -> Table:
-    """All rounds, with the metrics that any of them has, and reasons where one has no sum; cohort: most clients."""
+    """Table of all rounds, with every metric of any round, and reasons for missing sums; cohort: most clients."""
     known = {key: Column(heading, decimals(3)) for key, heading in _EVALUATED.items() if is_known(state, key)}
     held_out = [Column("Held-out accuracy before it", decimals(3))] if state.held_out else []
     flagged = [number for number, round in enumerate(state.rounds) if round.status != "completed"]
@@ -81,7 +81,7 @@ def class_table(found: TestClasses) -> Table:
 
 
 def work_table(server: PartyState | None, clients: Sequence[PartyState]) -> Table:
-    """The kinds of work of the protocol, the costliest first: seconds of the server, and the median of the clients."""
+    """Table of the kinds of computing, the costliest first: seconds of the server, and the median of the clients."""
     measured = [client for client in clients if client.work]
     kinds = {kind for party in (*measured, *([server] if server else [])) for kind in party.work}
     rows = [
@@ -100,7 +100,7 @@ def work_table(server: PartyState | None, clients: Sequence[PartyState]) -> Tabl
 def phase_table(
     server: PartyState | None, clients: Sequence[PartyState], *, serving: str = "Server", served: str = "Clients"
 ) -> Table:
-    """Seconds and bytes by phase, over all rounds; serving and served: words for the parties."""
+    """Table of seconds and bytes by phase, over all rounds; serving and served: words for the parties."""
     rows = []
     for phase in PHASES:
         times = [client.seconds[phase] for client in clients]
@@ -123,7 +123,7 @@ def phase_table(
 
 
 def clock_table(clocks: Sequence[Clock]) -> Table:
-    """The clocks of parties on other hosts, compared with the server's."""
+    """Table of the clocks on other hosts, compared with the server's."""
     columns = (
         Column("Party"),
         Column("Ahead of the server", plain),
@@ -164,7 +164,7 @@ def drop_table(drops: Sequence[tuple[RoundState, ClientDropped]], member: str) -
 
 
 def warning_table(warnings: Sequence[Line], *, sessions: int) -> Table:
-    """Warnings of all parties; sessions: how many the run has."""
+    """Table of all parties' warnings; sessions: number of sessions of the run."""
     columns = (Column("Time", plain), Column("Party"), Column("Warning", prose))
     rows = [
         (f"session {line.session}, " * (sessions > 1) + duration(line.seconds), line.party, line.text)

@@ -1,7 +1,7 @@
 """Metrics of a run by round, and its report, for TensorBoard (`tacit simulate --tensorboard`).
 
-Events are folded as they come, as for the live page. The metrics of a round are written when the next round begins, or
-when the run is over; accuracies that clients find arrive while the next round runs, and are written a round later.
+Events are folded as they arrive, as for the live page. The metrics of a round are written when the next round begins,
+or when the run is over; accuracies from clients arrive during the next round, and are written a round later.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ COUNTED: Final = ("train_accuracy", "train_loss", "clipped", "samples")
 
 
 class MissingTensorBoardError(ImportError):
-    """TensorBoard is asked for and cannot be imported; the message says how it is installed."""
+    """TensorBoard cannot be imported; the message explains the installation."""
 
 
 class TensorBoard:
     """Event file in `<folder>/<name of the run directory>`, made with the first round, and the report beside it.
 
-    A context manager that writes the rest at its end. It never harms a run: its first error is warned of, and nothing
-    more is written.
+    A context manager that writes the rest at its end. It never harms a run: it warns of its first error, and then stops
+    writing.
     """
 
     def __init__(self, folder: Path, run: Path, warn: Callable[[str], None]) -> None:
@@ -46,7 +46,7 @@ class TensorBoard:
         self._failed = False
         self._state = RunState()
         self._written: dict[int, set[str]] = {}
-        """By the place of a round in the run, the metrics of it that are written."""
+        """Written metrics of each round, by its place in the run."""
 
     def take(self, event: Event) -> None:
         self._state.take(event)
@@ -67,7 +67,7 @@ class TensorBoard:
             if over and self._writer is not None:
                 self._writer.close()
                 if self._report.is_file():
-                    # TensorBoard shows no pages: whoever looks for the report finds it in the same folder.
+                    # TensorBoard shows no pages; the report lies in the same folder.
                     shutil.copyfile(self._report, self._folder / self._report.name)
         except Exception as error:
             self._failed = True
@@ -84,7 +84,7 @@ class TensorBoard:
             open = late if place == finished[-1] and not over else ()
             values = {name: value for name, value in _metrics(round).items() if name not in (*written, *open)}
             written |= values.keys()
-            # Of no use here, and the largest part of the state.
+            # Unused here, and the largest part of the state.
             round.spans.clear()
             if values and self._writer is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
