@@ -1,4 +1,4 @@
-"""The plan of an audit: configurations, attacks and colluding parties. Refusals say what would be accepted."""
+"""Plan of an audit: configurations, attacks and colluding parties. Errors list the accepted values."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _ELSEWHERE: Final = {
 
 
 class AdversaryError(ValueError):
-    """The audit cannot be made; the message says what would be accepted."""
+    """The audit cannot be made; the message lists the accepted values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditPlan:
-    """The plan of an audit.
+    """Plan of an audit.
 
-    adversaries: each the colluding parties; none: those of `usual_adversaries`. configured: the arm of the experiment
-    that was given, if one was. unattackable: what the configuration rules out, which `attacks` do not have. images: the
-    most that are attacked of one kind of observation.
+    adversaries: each a set of colluding parties; empty: those of `usual_adversaries`. configured: the given
+    experiment's arm, if any. unattackable: attacks that the configuration rules out, not in `attacks`. images: largest
+    number attacked per kind of observation.
     """
 
     arms: tuple[AuditArm, ...]
@@ -72,7 +72,7 @@ def audit_plan(
     if data is not None:
         base = msgspec.structs.replace(base, data=images_of(base.data, data))
     clients = base.clients
-    # A round has one sum, and a client knows it only when the next one begins.
+    # A round has one sum, and a client learns it only when the next one begins.
     rounds = images + 1
     base = msgspec.structs.replace(base, federation=msgspec.structs.replace(base.federation, rounds=rounds))
     names = attacks or usual(base.model.name)
@@ -109,7 +109,7 @@ def _aims(attack: Attack, arms: Sequence[AuditArm]) -> bool:
 def _ruled_out(
     attacks: Sequence[Attack], arms: Sequence[AuditArm], adversaries: Sequence[str], seed: int
 ) -> tuple[Unattackable, ...]:
-    """Return the attacks that cannot be made, joined by their reasons. ValueError as the start of a server."""
+    """Return the attacks that are ruled out, joined by their reasons. ValueError as the start of a server."""
     first = arms[0].experiment
     subject = AuditedRun.of(first, seed)
     images = first.training.fedsgd_images
@@ -127,7 +127,7 @@ def _ruled_out(
 def _reason(
     attack: Attack, arms: Sequence[AuditArm], adversaries: Sequence[str], subject: AuditedRun, images: int
 ) -> tuple[str, str] | None:
-    """Return why this attack cannot be made, and the change with which it can; None if it can be tried."""
+    """Return why this attack is ruled out, and the change that allows it; None if it can be tried."""
     if not _aims(attack, arms):
         return "the configuration has nothing that they are made for", f"add {attack.target}"
     if missing := [need for need in attack.needs if not any(need.met(arm.experiment) for arm in arms)]:
@@ -154,7 +154,7 @@ def _reason(
 
 
 def colluding(given: str, clients: int) -> tuple[str, ...]:
-    """Return the colluding parties of "server+client-2". "client" is the last one. AdversaryError for others."""
+    """Parse the colluding parties of "server+client-2". "client" is the last one. AdversaryError for others."""
     known = party_names(clients)
     if given == WIRE:
         return (WIRE,)
@@ -172,7 +172,7 @@ def colluding(given: str, clients: int) -> tuple[str, ...]:
 
 
 def usual_adversaries(terms: RunTerms) -> tuple[tuple[str, ...], ...]:
-    """Return the server alone; the server with all clients but two, and but one, of whose sum nothing else is left; and
+    """Return the server alone; the server with all clients but two, and but one, whose sum alone remains hidden; and
     one client. Without a secure sum, the server colludes with one member, who has the key of an encrypted model."""
     clients = terms.clients
     if not terms.configuration.secure:
@@ -181,7 +181,7 @@ def usual_adversaries(terms: RunTerms) -> tuple[tuple[str, ...], ...]:
 
 
 def present(adversary: Sequence[str], terms: RunTerms) -> list[str]:
-    """Return the adversary's parties in a run; none if some are missing, if nobody is left to attack, or if a server
+    """Return the adversary's parties in a run; none if some are missing, if no party is left to attack, or if a server
     needs no colluding client."""
     configuration = terms.configuration
     if len(adversary) > 1 and not (configuration.secure or configuration.encrypted):

@@ -1,7 +1,7 @@
-"""Configurations that an audit runs: the given one, parts of it, and the case in which nothing is protected.
+"""Configurations that an audit runs: the given one, parts of it, and the unprotected case.
 
 The unprotected case has everything else of the configuration: model, data, training, bits of a value. An attack that
-fails there says nothing about the others.
+fails there is no evidence about the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AuditArm(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     experiment: Experiment
     subtracts: bool = False
-    """Whether its server cheats, and leaves clients out of sums (subtraction.py)."""
+    """Whether its server cheats, and omits clients from sums (subtraction.py)."""
 
 
 def default_experiment() -> Experiment:
@@ -80,7 +80,7 @@ def default_arms(base: Experiment) -> Iterator[AuditArm]:
 
 
 def arms_of(experiment: Experiment) -> Iterator[AuditArm]:
-    """The configuration without any protection, without its secure sum, with that alone, and as it is."""
+    """Yield the configuration without any protection, without its secure sum, with that alone, and unchanged."""
     yield unprotected(experiment)
     secure = experiment.aggregation.mode != "none"
     protected = not isinstance(experiment.protection, NoProtection) or experiment.encryption is not None
@@ -102,12 +102,12 @@ def arms_of(experiment: Experiment) -> Iterator[AuditArm]:
 
 
 def unprotected(experiment: Experiment) -> AuditArm:
-    """Everything else of the experiment, and no protection: no secure sum either."""
+    """Return the experiment without any protection, including the secure sum."""
     return AuditArm(name=UNPROTECTED, about="nothing is protected", experiment=_with(experiment, mode="none"))
 
 
 def protections(experiment: Experiment) -> str:
-    """The protections of an experiment's updates, in words."""
+    """Describe the protections of an experiment's updates."""
     parts = []
     if experiment.aggregation.mode != "none":
         parts.append(f"secure sum of {experiment.clients} ({experiment.aggregation.mode})")

@@ -72,10 +72,10 @@ class Attack:
 
     source: its origin. run: returns images [n, C, S, S], normalised; an attack that only re-identifies images returns
     the choice; ValueError, with the reason, if it cannot be used. against: whether it attacks the protections of an
-    experiment, and target the key that gives it one. needs: further settings without which it has nothing to work with.
-    of_embeddings: whether it reads the gradients of patch and position embedding. with_keys: whether it needs a
-    member's key of the model. of_differences: whether it attacks the difference of two sums, which no other does.
-    pools: whether it also attacks several rounds on the same images as one.
+    experiment, and target the key that gives it one. needs: further required settings. of_embeddings: whether it reads
+    the gradients of patch and position embedding. with_keys: whether it needs a member's key of the model.
+    of_differences: whether it attacks the difference of two sums, which no other does. pools: whether it also attacks
+    several rounds on the same images as one.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Attack:
     pools: bool = False
 
     def suits(self, view: UpdateView) -> bool:
-        """Whether it uses all of the view: what a server has alone is not attacked again with a member."""
+        """Whether it uses all of the view: an attack on the server's view alone is not repeated with a member."""
         if self.of_differences or view.kind == DIFFERENCE:
             return self.of_differences and view.kind == DIFFERENCE
         return view.key is not None if self.with_keys else view.kind != WITH_KEYS
@@ -347,7 +347,7 @@ def _check_single(given: AttackInput) -> None:
 
 
 def _labels(given: AttackInput) -> torch.Tensor:
-    """The label in a round in which the gradient of the classifier was sent."""
+    """Return the label in a round in which the gradient of the classifier was sent."""
     head, _ = classifier(given.model)
     there = [one for one in (given, *given.others) if f"{head}.weight" in one.gradients]
     labelled = there[0] if there else given
@@ -355,12 +355,12 @@ def _labels(given: AttackInput) -> torch.Tensor:
 
 
 class Observations:
-    """Disclosures of kinds of observations; the first must be of single uploads that nothing protects."""
+    """Disclosures of kinds of observations; the first must be of single unprotected uploads."""
 
     def __init__(self) -> None:
         self.results: list[ObservationResult] = []
         self._failed: str | None = None
-        """Why labels were not found there; empty if they were."""
+        """Reason why labels were not found there; empty if they were."""
 
     def add(
         self, subject: AuditedRun, recordings: Path, place: tuple[str, str, str], views: Sequence[UpdateView]
@@ -397,7 +397,7 @@ class Observations:
 
 
 def _label_metrics(subject: AuditedRun, views: Sequence[UpdateView]) -> LabelMetrics:
-    """ValueError, with the reason, if the gradient of the classifier is not there."""
+    """Raises ValueError, with the reason, without the gradient of the classifier."""
     right, baseline = list[float](), list[float]()
     for view in views:
         given = subject.attack_input(view)

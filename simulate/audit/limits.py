@@ -1,7 +1,7 @@
 """Limits of the closed form on a configuration's model: the precision that the channel leaves, and the number of
 images, local steps and clients in an update.
 
-One factor changes at a time. No parties are needed, for an unprotected upload is what a client computes.
+One factor changes at a time. No parties are needed: an unprotected upload equals the client's result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tacit.simulate.audit.scores import image_metrics, nearest, score
 from tacit.simulate.audit.subjects import AuditedRun
 
 VICTIMS: Final = 10
-"""Images that are attacked in every setting, each among candidates of its own."""
+"""Attacked images in every setting, each among its own candidates."""
 CHANNELS: Final = ((0.25, 24), (0.25, 20), (0.25, 16), (16.0, 20))
 """Clip and bits of a value."""
 IMAGES: Final = (1, 2, 4, 8)
@@ -34,7 +34,7 @@ CLIENTS: Final = (1, 2, 5)
 Values = npt.NDArray[np.floating[Any]]
 """An update as the server decodes it: [D]."""
 Send = Callable[[torch.Tensor, torch.Tensor], Values]
-"""From images [n, C, S, S] and labels [n]."""
+"""Maps images [n, C, S, S] and labels [n]."""
 
 
 def closed_form_limits(subject: AuditedRun) -> tuple[ClosedFormResult, ...]:
@@ -113,7 +113,7 @@ class _Client:
 
 
 def opened_alone(values: Values, tensor_sizes: tuple[int, ...], *, clip: float, bits: int) -> Values:
-    """Return the secure sum of one client's values, float [D]: clipped, and rounded to so many bits, float64."""
+    """Return the secure sum of one client's values, float [D]: clipped, and rounded to `bits` bits, float64."""
     packing = Packing(
         clients=1,
         clip=clip,

@@ -1,6 +1,6 @@
 """audit.html: the tables of an audit, and pictures of the images from every attack.
 
-The page is self-contained as the report is; the pictures are PNG files in the page itself.
+The page is self-contained like the report; the pictures are PNG files in the page itself.
 """
 
 from __future__ import annotations

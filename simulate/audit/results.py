@@ -1,4 +1,4 @@
-"""Results of an audit: every attack beside a baseline, and the tables that people see of them.
+"""Results of an audit: every attack beside a baseline, and their tables.
 
 This module imports nothing that attacks need, so that the schema is printed without loading torch.
 """
@@ -17,7 +17,7 @@ RE_IDENTIFIED: Final = "re-identified, not reconstructed"
 NOT_RECONSTRUCTED: Final = "not reconstructed by the attacks listed"
 NOT_ATTACKED: Final = "not attacked"
 NOTHING_OBSERVED: Final = "nothing observed"
-"""The observation of an adversary all of whose rounds ended too early."""
+"""Observation of an adversary all of whose rounds ended too early."""
 
 CHANNEL, BATCH, STEPS, COHORT = "channel", "batch", "local steps", "cohort"
 
@@ -69,7 +69,7 @@ class ImageMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def succeeded(self) -> bool:
-        """Whether the attack did all that it can: one without images can only re-identify."""
+        """Whether the attack reached its goal: one without images can only re-identify."""
         return self.re_identified if self.psnr is None else self.reconstructed
 
     @property
@@ -84,18 +84,18 @@ class ImageAttackResult(msgspec.Struct, frozen=True, kw_only=True):
 
     attack: str
     arm: str
-    """Name of the configuration, which its run directory has too."""
+    """Name of the configuration, and of its run directory."""
     configuration: str
     """The configuration in words."""
     adversary: str
     """Name of the party, or names of the colluding parties."""
     observation: str
-    """What the adversary attacks."""
+    """Attacked data."""
     honest_clients: int
     """Clients whose images are in the observation."""
     verdict: str = NOT_ATTACKED
     reason: str = ""
-    """Why it was not attacked; else empty."""
+    """Reason why it was not attacked; otherwise empty."""
     seconds: float = 0.0
     """Duration of the attack on all images."""
     metrics: ImageMetrics | None = None
@@ -120,9 +120,9 @@ class LabelMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     observations: int
     accuracy: float
-    """Share of the labels that is right, mean."""
+    """Mean fraction of correct labels."""
     baseline_accuracy: float
-    """The same of the baseline."""
+    """Accuracy of the baseline."""
     advantage_interval: Interval
     """95 % interval of the mean difference, by Student's t; None for one observation."""
     reconstructed: bool
@@ -139,24 +139,23 @@ class ObservationResult(msgspec.Struct, frozen=True, kw_only=True):
     honest_clients: int
     """Clients whose images are in the observation."""
     single_client_share: float
-    """Share of the coordinates to which one honest client contributed alone: they have its value, encrypted if the
-    model is."""
+    """Fraction of coordinates with a single contributing honest client: they equal its value, encrypted if the model
+    is."""
     labels: LabelMetrics | None
     verdict: str
     """Verdict on the labels."""
     reason: str
-    """Why they were not attacked; else empty."""
+    """Reason why they were not attacked; otherwise empty."""
 
 
 class ClosedFormResult(msgspec.Struct, frozen=True, kw_only=True):
     """The closed form on the updates of clients in one setting."""
 
     factor: str
-    """The quantity that the setting changes: channel, batch, local steps or cohort; the others are one image, one step
-    and one client."""
+    """The varied quantity: channel, batch, local steps or cohort; the others are one image, one step and one client."""
     setting: str
     metrics: ImageMetrics
-    """The baseline stands for an image of which the gradient has nothing left."""
+    """The baseline represents an image whose gradient has vanished."""
 
 
 class ModelMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +198,7 @@ class ModelAttackResult(msgspec.Struct, frozen=True, kw_only=True):
     """Number of received outputs of blocks, of single images."""
     verdict: str = NOT_ATTACKED
     reason: str = ""
-    """Why it was not attacked; else empty."""
+    """Reason why it was not attacked; otherwise empty."""
     seconds: float = 0.0
     metrics: ModelMetrics | None = None
 
@@ -226,7 +225,7 @@ class AuditResult(Result, frozen=True, kw_only=True, tag="tacit.audit.3"):
     closed_form: tuple[ClosedFormResult, ...] = ()
     """Empty if the closed form was not asked for, or cannot be used on the model."""
     closed_form_unusable: str = ""
-    """Why it cannot be used; else empty."""
+    """Reason why it cannot be used; otherwise empty."""
     model_attacks: tuple[ModelAttackResult, ...] = ()
     """Attacks on the model of an adaptation."""
     configured: str = ""
@@ -272,7 +271,7 @@ class AuditResult(Result, frozen=True, kw_only=True, tag="tacit.audit.3"):
         return lines
 
     def summary_table(self) -> Table:
-        """The best that each adversary had in each configuration."""
+        """Table of each adversary's best result in each configuration."""
         columns = (
             Column("configuration", prose),
             Column("adversary", prose),
@@ -352,7 +351,7 @@ class AuditResult(Result, frozen=True, kw_only=True, tag="tacit.audit.3"):
 
 
 def closed_form_reach(results: Sequence[ClosedFormResult]) -> str:
-    """The last setting of each factor up to which images are reconstructed; 0 if the first fails."""
+    """Describe the last setting of each factor up to which images are reconstructed; 0 if the first fails."""
     last, over = dict[str, str](), set[str]()
     for one in results:
         if not one.metrics.reconstructed:
@@ -376,7 +375,7 @@ class HeatCell(NamedTuple):
 
 
 def best_of(rows: Sequence[ImageAttackResult]) -> ImageAttackResult | None:
-    """Return the result that says most against the configuration; None for none."""
+    """Return the strongest result against the configuration; None for none."""
 
     def strength(row: ImageAttackResult) -> tuple[bool, bool, bool, float]:
         found = row.metrics
@@ -388,7 +387,7 @@ def best_of(rows: Sequence[ImageAttackResult]) -> ImageAttackResult | None:
 
 
 def outcome(row: ImageAttackResult) -> str:
-    """The verdict with its metrics, or with the reason why there is none."""
+    """Return the verdict with its metrics, or with the reason for its absence."""
     found = row.metrics
     if found is None or row.verdict == NOT_ATTACKED:
         return _verdict(row.verdict, row.reason)

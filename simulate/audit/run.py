@@ -1,8 +1,8 @@
 """An audit of a federation: run each configuration with recordings, attack it, and compare with the baseline.
 
-The unprotected arm comes first, and in it the server alone, whichever adversaries are asked for. An attack that fails
-there counts as not attacking anything. Recordings hold what their parties received and drew, keys among it; they are
-removed when their arm has been attacked, and when the audit is interrupted.
+The unprotected arm comes first, and in it the server alone, for any choice of adversaries. An attack that fails there
+counts as not attacking anything. Recordings hold their parties' messages and draws, including keys; they are removed
+after the attacks on their arm, and when the audit is interrupted.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ Progress = Callable[[str], None]
 
 
 async def audit(plan: AuditPlan, progress: Progress) -> tuple[AuditResult, list[Pictures]]:
-    """Run and attack everything. RunDirectoryError for a directory in use; ValueError for a run that cannot be audited;
-    and as `simulate` raises."""
+    """Run and attack everything. RunDirectoryError for a directory in use; ValueError for an unsupported run; otherwise
+    as `simulate`."""
     claim(plan.out)
     found = _Audit(plan, progress)
     for arm in plan.arms:
@@ -56,7 +56,7 @@ async def audit(plan: AuditPlan, progress: Progress) -> tuple[AuditResult, list[
             adversaries = plan.adversaries or usual_adversaries(subject.terms)
             if arm.subtracts:
                 adversaries = ((SERVER,),)
-            # Every attack proves itself on single uploads, whichever adversaries are asked for.
+            # Validate every attack on single uploads, for any choice of adversaries.
             first = [(SERVER,)] if arm.name == UNPROTECTED else []
             for adversary in dict.fromkeys([*first, *adversaries]):
                 if parties := present(adversary, subject.terms):
@@ -66,7 +66,7 @@ async def audit(plan: AuditPlan, progress: Progress) -> tuple[AuditResult, list[
                         views = on_the_wire(recordings / TAP, subject.terms)
                     else:
                         views = observed(recordings, parties, subject.terms)
-                    # A search of hours must not delay Ctrl-C.
+                    # A long search must not delay Ctrl-C.
                     await in_daemon_thread(partial(found.attack, arm, subject, recordings, parties, views))
             if arm.name == UNPROTECTED and CLOSED_FORM in plan.names:
                 progress("limits of the closed form")
@@ -81,7 +81,7 @@ async def audit(plan: AuditPlan, progress: Progress) -> tuple[AuditResult, list[
 class _Audit:
     """Results so far.
 
-    failed: by attack, why it did not work on the unprotected case; empty if it did.
+    failed: by attack, the reason for its failure on the unprotected case; empty if it succeeded.
     """
 
     plan: AuditPlan
@@ -118,7 +118,7 @@ class _Audit:
     ) -> None:
         adversary = "+".join(parties)
         for attack in () if views else self.plan.attacks:
-            # If these are the first, it cannot prove itself.
+            # If these are the first, it cannot be validated.
             failed = self.failed.setdefault(
                 attack.name, "on the unprotected case no round came so far that it could be tried"
             )
@@ -130,7 +130,7 @@ class _Audit:
             place = arm.name, arm.about, adversary
             self.observations.add(subject, recordings, place, several[: self.plan.images])
             for attack in self.plan.attacks:
-                # It has proved itself, and its target is not there.
+                # It was validated, and its target is missing.
                 if attack.name in self.failed and not (attack.against(arm.experiment) and attack.suits(several[0])):
                     continue
                 several_rounds = [pooled(subject, several)] if attack.pools else []
@@ -145,11 +145,11 @@ class _Audit:
     def _try(
         self, attack: Attack, row: ImageAttackResult, subject: AuditedRun, views: Sequence[UpdateView], reason: str
     ) -> None:
-        """Attack these views, if the attack has not failed to prove itself; reason: why there are none."""
+        """Attack these views, if the attack was validated; reason: why there are none."""
         failed = self.failed.get(attack.name, "")
         row, pictures, baseline = _attacked(attack, row, subject, [] if failed else views, self.plan)
         if attack.name not in self.failed:
-            # The first views are single uploads that nothing protects.
+            # The first views are single unprotected uploads.
             self.failed[attack.name] = failed = "" if row.metrics and row.metrics.succeeded else _failure(row)
         if failed or reason:
             row = msgspec.structs.replace(row, verdict=NOT_ATTACKED, reason=failed or reason)

@@ -1,7 +1,7 @@
 """Metrics of images from an attack, compared with those of a baseline.
 
-Peak signal-to-noise ratio and structural similarity (Wang et al. 2004, as scikit-image has it) are high for a grey
-image too, so the baseline is the mean of images that nobody trained on; re-identification is among 100 candidates.
+Peak signal-to-noise ratio and structural similarity (Wang et al. 2004, as in scikit-image) are high for a grey image
+too, so the baseline is the mean of images without training use; re-identification is among 100 candidates.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def score(client: str, round: int, reconstructed: Pixels, true: Pixels, others: 
 
 
 def nearest(image: Pixels, truths: Sequence[tuple[str, Pixels]]) -> tuple[str, Pixels]:
-    """Return the nearest true image with its client: no attack says whose image it has."""
+    """Return the nearest true image with its client: no attack names the client."""
     return min(truths, key=lambda one: float(np.mean((one[1] - image) ** 2)))
 
 

@@ -1,7 +1,7 @@
-"""The images behind the updates of a run, and the terms of its parties: made again from its seed.
+"""The images behind the updates of a run, and the terms of its parties: reconstructed from its seed.
 
-Only the audit itself looks at the true images, to score. Rounds in which the same clients trained on the same images
-may be pooled; an adversary has to guess which these are.
+Only the audit itself uses the true images, to score. Rounds in which the same clients trained on the same images may be
+pooled; an adversary has to guess which these are.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class AuditedRun:
 
     @cached_property
     def _normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and deviation of the channels, where 1 is the brightest pixel that the kind of images has: that of the
-        digits is 16 of 255."""
+        """Return mean and deviation of the channels, where 1 is the brightest pixel of the kind of images: for digits,
+        16 of 255."""
         offset, factor = (torch.tensor(values)[:, None, None] for values in (self.task.mean, self.task.std))
         brightest = float((self.data.x_test * factor + offset).max())
         scaled = [tuple(one / brightest for one in values) for values in (self.task.mean, self.task.std)]
@@ -161,7 +161,7 @@ class AuditedRun:
         return self.data.x_test[chosen]
 
     def baseline(self) -> Pixels:
-        """Return the image of the baseline: the mean of the test images, on which nobody trains."""
+        """Return the image of the baseline: the mean of the test images, which are not trained on."""
         image: Pixels = self.pixels(self.data.x_test.mean(0, keepdim=True))[0]
         return image
 

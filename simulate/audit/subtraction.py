@@ -1,7 +1,7 @@
-"""A server that subtracts: runs in which it leaves clients out of rounds, and the differences of two opened sums.
+"""A server that subtracts: runs in which it omits clients from rounds, and the differences of two opened sums.
 
 The server is one of the audit's own (tacit.simulate.federation.cheats). Each client has one image, so that its updates
-are the same in every round: of one that draws others anew the difference is of no use.
+are the same in every round: for a client that draws new images the difference is useless.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ SUBTRACTION: Final = "subtraction"
 _CLIENTS: Final = 10
 _GROUP: Final = 2
 _CORRUPT, _DROPOUT = 0.05, 0.34
-"""Shares with which groups of two are possible; the same without groups."""
+"""Fractions for which groups of two are possible; the same without groups."""
 _MOST_TEST_IMAGES: Final = 1000
 
 
 def subtraction_arms(base: Experiment) -> Iterator[AuditArm]:
-    """Configurations with the experiment's secure sum alone, without groups and with them.
+    """Yield configurations with the experiment's secure sum alone, without groups and with them.
 
-    In semi-honest mode groups bind no cheating server, and without a secure sum there is nothing to subtract.
+    In semi-honest mode groups bind no malicious server, and without a secure sum there is nothing to subtract.
     """
     mode = base.aggregation.mode
     groups = {"active": (0, _GROUP), "semi-honest": (0,), "none": ()}[mode]
     for size in groups:
         kind = f"groups of {size}" if size else "no groups"
-        # With groups, a round that all clients refuse comes before these.
+        # With groups, these follow a round that all clients refuse.
         rounds = 2 + _CLIENTS // size if size else 1 + _CLIENTS
         experiment = msgspec.structs.replace(
             base,
@@ -69,7 +69,7 @@ def one_image_each(experiment: Experiment, path: Path, seed: int) -> Experiment:
     mean, std = load(experiment.data, image_size=experiment.model.image_size, source=source).normalisation
     generator = np.random.default_rng(seed)
     labels, clients = source.train.labels, experiment.clients
-    # That of the largest label says how many classes there are.
+    # The largest label's image fixes the number of classes.
     last = int(labels.argmax())
     others = generator.permutation(np.delete(np.arange(len(labels)), last))
     chosen = {

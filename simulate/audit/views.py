@@ -1,11 +1,11 @@
-"""Observations: the clients' updates as an adversary knows them after a recorded run, from its own recordings alone.
+"""Observations: an adversary's view of the clients' updates after a recorded run, from its own recordings alone.
 
-docs/audits.md says what each adversary has. Members agree on a key before the first round, and again when it is
-renewed; one of them then sends the server the model under the new key. A member that was removed has the key before:
-with a server it has the model before in the clear, and the same model under the new key.
+docs/audits.md lists each adversary's data. Members agree on a key before the first round, and again when it is renewed;
+one of them then sends the server the model under the new key. A removed member has the old key: with a server it has
+the old model in the clear, and the same model under the new key.
 
-An outsider sees streams of ZMTP 3 (ZeroMQ RFC 23) under CURVE (RFC 26): lengths of frames, and with them who sends an
-update, of how many numbers, and who stops. The ciphertext is attacked as if it were the ring words of an upload.
+An outsider sees streams of ZMTP 3 (ZeroMQ RFC 23) under CURVE (RFC 26): lengths of frames, and from them the sender and
+size of each update, and departures. The ciphertext is attacked as if it were the ring words of an upload.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tacit.simulate.federation.relay import PassedBytes, passed
 
 @dataclass(frozen=True, kw_only=True)
 class FormerKey:
-    """The key before the one of a round, and the model under either when the key was renewed."""
+    """The key before a round's, and the model under both when the key was renewed."""
 
     key: ModelKey = field(repr=False)
     before: Flat = field(repr=False)
@@ -49,12 +49,12 @@ class FormerKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Sealed:
-    """The encryption of a round's model, as far as an adversary knows it."""
+    """An adversary's knowledge of the encryption of a round's model."""
 
     first: Flat | None = field(repr=False)
     """The first model of the run under the key of this round; None if it was renewed since."""
     key: ModelKey | None = field(repr=False)
-    """This round's, if a member is among the adversary's parties."""
+    """The round's key, if a member is among the adversary's parties."""
     former: FormerKey | None = field(repr=False)
 
 
@@ -113,7 +113,7 @@ DIFFERENCE: Final = "difference of two sums"
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateView:
-    """The mean of some clients' contributions to a round, as an adversary knows it."""
+    """An adversary's view of the mean of some clients' contributions to a round."""
 
     round: int
     kind: str
@@ -123,20 +123,20 @@ class UpdateView:
     first: Flat | None = field(repr=False)
     """The first model of the run, as the adversary has it: encrypted, if it is; None if the key was renewed since."""
     mean: npt.NDArray[np.float64] = field(repr=False)
-    """float64 [D]; 0 where nobody contributed."""
+    """float64 [D]; 0 without a contributor."""
     known: npt.NDArray[np.bool_] = field(repr=False)
-    """Where somebody contributed: bool [D]."""
+    """Coordinates with a contributor: bool [D]."""
     key: ModelKey | None = field(default=None, repr=False)
-    """The round's, if one of the adversary's parties is a member."""
+    """The round's key, if one of the adversary's parties is a member."""
     former: FormerKey | None = field(default=None, repr=False)
-    """The state of a member that was removed when the key was last renewed; None before that."""
+    """Former key of a member removed at the latest renewal; None before that."""
     others: tuple[UpdateView, ...] = field(default=(), repr=False)
     """Other rounds in which the same clients trained on the same images, if all are attacked as one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunTerms:
-    """The terms that every party of the run knows: how contributions are packed, and the training."""
+    """Terms known to every party of the run: the packing of contributions, and the training."""
 
     configuration: Configuration
     training: TrainingConfiguration
@@ -148,8 +148,8 @@ class RunTerms:
 
 
 def observed(folder: Path, parties: Sequence[str], terms: RunTerms) -> list[UpdateView]:
-    """Return the observations of these colluding parties, round by round; of a server with clients, those that it does
-    not have alone. ValueError for no parties, and for files that are no recordings."""
+    """Return the observations of these colluding parties, round by round; for a server with clients, only those that it
+    lacks alone. ValueError for no parties, and for invalid recordings."""
     word = terms.configuration.packing().ring.word
     own = {party: _contributions(read(folder, party), word) for party in parties if party != SERVER}
     keys = model_keys(read(folder, min(own)), terms.group_model) if own else {}
@@ -165,7 +165,7 @@ def contributors(folder: Path, view: UpdateView, terms: RunTerms) -> npt.NDArray
     packing, counts = terms.configuration.packing(), np.zeros(len(view.mean), np.int64)
     for client in view.clients:
         contributed = _contributions(read(folder, client), packing.ring.word)
-        # A client that was lost while it trained contributed nothing.
+        # A client that was lost during training contributed nothing.
         if view.round in contributed:
             counts += packing.decode(contributed[view.round], contributors=1).mean()[1]
     return counts
@@ -246,7 +246,7 @@ def masked(
     first: Flat | None,
     round: int,
 ) -> UpdateView:
-    """Read masked words as a contribution, without the checks that they would not pass."""
+    """Read masked words as a contribution, without the checks that they would fail."""
     packing = configuration.packing()
     if isinstance(packing, PlainPacking):
         # Any bits may be those of NaN, infinity, or a number that no model has.
@@ -266,14 +266,14 @@ def _client(
     keys: Mapping[int, ModelKey],
     terms: RunTerms,
 ) -> Iterator[UpdateView]:
-    """Observations in the clear: a member decrypts the models, and its own part."""
+    """Yield observations in the clear: a member decrypts the models, and its own part."""
     packing = terms.configuration.packing()
     heard = _models((record for record in records if isinstance(record, HeardMessage)), packing.values_length)
 
     def clear(round: int, values: Flat) -> Flat:
         return keys[round].decrypt(values) if keys else values
 
-    # A round that was over before this client had trained leaves it no key.
+    # A round that ended before this client had trained leaves it no key.
     models = {round: clear(round, model) for round, model in heard.items() if round in keys or not keys}
     others = tuple(client for client in terms.clients if client not in own)
     for round in sorted(models):
@@ -281,7 +281,7 @@ def _client(
             continue
         moved = models[round + 1].astype(np.float64) - models[round]
         mean = -moved / terms.training.learning_rate if terms.training.sends_gradients else moved
-        # Of equal weights; others are not known to a client.
+        # Assume equal weights; a client does not know the others'.
         parts = [
             clear(round, packing.decode(words[round], contributors=1).mean()[0].astype(np.float32))
             for words in own.values()
@@ -315,8 +315,8 @@ def _uploads(heard: Iterable[HeardMessage], configuration: Configuration) -> dic
 
 
 def _models(heard: Iterable[HeardMessage], coordinates: int) -> dict[int, Flat]:
-    """The models that a party received, by the rounds that began with them, also if one was not sent again; those
-    between rounds are to be encrypted."""
+    """Return the received models, by the rounds that began with them, even if one was not sent again; models between
+    rounds are to be encrypted."""
     chunks: dict[int, dict[int, bytes]] = defaultdict(dict)
     announced: dict[int, bytes] = {}
     for _, packet in _packets(heard, StartRound, Chunk):
@@ -373,10 +373,10 @@ LARGE: Final = 4096
 
 @dataclass(frozen=True)
 class Ciphertext:
-    """The encrypted content of one frame of a message: as long as it is in the clear."""
+    """Encrypted content of one frame of a message, as long as its plaintext."""
 
     seconds: float
-    """When its last octet passed, on the monotonic clock."""
+    """Arrival of its last octet, on the monotonic clock."""
     octets: bytes = field(repr=False)
 
 
@@ -388,7 +388,7 @@ class Stream:
     given: tuple[Ciphertext, ...]
 
     def uploads(self) -> list[bytes]:
-        """Join what was sent between one model and the next."""
+        """Join the frames sent between one model and the next."""
         starts = [frame.seconds for frame in self.given]
         several: dict[int, list[bytes]] = defaultdict(list)
         for frame in self.sent:
@@ -402,7 +402,7 @@ class Stream:
 
 
 def streams_of(tap: Path) -> list[Stream]:
-    """Read all streams that a relay kept, in the order in which they were opened."""
+    """Read all streams of a relay's record, in order of opening."""
     pieces: dict[int, dict[bool, list[PassedBytes]]] = defaultdict(lambda: {True: [], False: []})
     for piece in passed(tap):
         pieces[piece.stream][piece.onwards].append(piece)
@@ -411,7 +411,7 @@ def streams_of(tap: Path) -> list[Stream]:
 
 
 def traffic_summary(streams: Sequence[Stream]) -> str:
-    """Summarise what lengths and times alone disclose."""
+    """Summarise the disclosures of lengths and times alone."""
     counts = [len(one.uploads()) for one in streams]
     most = max(counts, default=0)
     lost = sum(0 < count < most for count in counts)
@@ -436,7 +436,7 @@ def on_the_wire(tap: Path, terms: RunTerms) -> list[UpdateView]:
 
 
 def _large(pieces: Sequence[PassedBytes]) -> Iterator[Ciphertext]:
-    """The large frames of one direction. Octets that are not ZMTP under CURVE have none."""
+    """Return the large frames of one direction; none if the octets are not ZMTP under CURVE."""
     stream, ends, end = b"".join(piece.octets for piece in pieces), list[tuple[int, float]](), 0
     for piece in pieces:
         ends.append((end := end + len(piece.octets), piece.seconds))

@@ -1,8 +1,8 @@
-"""Double-blind adaptation: what an image's pass and a step on kept shares cost model owner, data owner and dealer.
+"""Benchmark of double-blind adaptation: cost of an image's pass and of a step on kept shares, for all three parties.
 
-The model is a vision transformer of timm's with random weights. In one session correlated randomness is received before
-the clock of a pass or a step starts (online seconds), in another one while they follow each other (sustained seconds).
-The head is learned alone, or with an adapter beside each block; beside it the same steps in the clear.
+The model is a timm vision transformer with random weights. One session receives correlated randomness before the clock
+of a pass or a step starts (online seconds), another one during back-to-back passes and steps (sustained seconds).
+Training covers the head alone, or also an adapter beside each block; the same steps run in the clear for comparison.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from tacit.simulate.private_inference.inference import DATA_OWNER
 
 _CLASSES: Final = 10
 _RATE: Final = 2.0**-10
-"""So small that steps beside random weights are in range; what a step costs does not depend on it."""
+"""Small enough for steps on random weights to be in range; the cost of a step does not depend on it."""
 _TYPICAL: Final = 64
-"""Images that the model owner has."""
+"""Images of the model owner."""
 _MARGIN: Final = 1.5
 """Margin of the model's bounds, as in a served model."""
 _TOKEN: Final = 0.5
-"""Deviation of the class token's values: about that of other tokens. Timm begins with almost none, which no trained
-model has."""
+"""Deviation of the class token's values, close to that of other tokens. timm's initial one is almost zero, unlike any
+trained model's."""
 _CORES: Final = 2
 _BACKWARDS: Final = "backwards"
 _PARTS: Final = {"lift": "adapters", "parameters": "adapters", "adapter": "adapters"}
@@ -81,7 +81,7 @@ class AdaptationBenchmark:
 
 @dataclass(frozen=True, repr=False)
 class _Task:
-    """A model, what is public of a learning beside it, and a data owner's images."""
+    """A model, the public part of an adaptation, and a data owner's images."""
 
     transformer: FriendlyTransformer
     model: PrivateModel
@@ -91,10 +91,10 @@ class _Task:
 
 def measure(setting: AdaptationBenchmark, progress: Progress) -> AdaptationBenchmarkResult:
     """Run the sessions and return their cost. ProcessError if a party fails, BenchmarkError if none can be run here, or
-    a batch is out of range; ValueError for a model that cannot be had.
+    a batch is out of range; ValueError for an unavailable model.
 
-    The first pass and the first step of a session do not count. A round counts from the end of the one before, so that
-    computation behind an operation's last round counts for the next operation.
+    The first pass and the first step of a session are not counted. A round counts from the end of the previous one, so
+    that computation after an operation's last round counts for the next operation.
     """
     cores = frozenset(sorted(os.sched_getaffinity(0))[:_CORES])
     arms: dict[str, LearningMetrics] = {}
@@ -121,7 +121,7 @@ def _task(setting: AdaptationBenchmark, adapter: AdapterConfiguration) -> _Task:
     sizes = ModelConfiguration(name=setting.model, depth=setting.blocks, image_size=setting.image_size)
     model: Any = build(sizes, classes=_CLASSES, channels=3, seed=1).eval()
     generator = torch.Generator().manual_seed(1)
-    # Of two passes the second counts.
+    # The second of two passes counts.
     count, side = _TYPICAL + 2 * setting.batch, setting.image_size
     with torch.no_grad():
         model.cls_token.copy_(_TOKEN * torch.randn(model.cls_token.shape, generator=generator))
@@ -198,8 +198,8 @@ def _parts(batch: PassCosts) -> PartSeconds:
 
 
 def _dealer_bytes(learning: PublicLearning, *, bringing: int) -> dict[str, int]:
-    """Bytes of the dealer's corrections in the first pass of a session, by recipient: in one that brings images, or in
-    a step."""
+    """Return the bytes of the dealer's corrections in the first pass of a session, by recipient: in one that brings
+    images, or in a step."""
     course = LearningPasses(learning, bringing).course(1)
     to_model_owner, to_data_owner = material_bytes(course, learning.batch, learning.public.sizes)
     return {MODEL_OWNER: to_model_owner, DATA_OWNER: to_data_owner}
@@ -226,7 +226,7 @@ def _plaintext(setting: AdaptationBenchmark, task: _Task) -> PlaintextStep:
 
 
 def _median_of(work: Callable[[], object], repeats: int) -> float:
-    """Seconds of some work, the first time not counted."""
+    """Return the median seconds of some work, without its first run."""
     found = []
     for _ in range(1 + repeats):
         began = time.perf_counter()

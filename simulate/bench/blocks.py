@@ -1,15 +1,16 @@
-"""Blocks of a vision transformer on shares, by our protocol and by stock CrypTen: what a pass costs in all.
+"""Blocks of a vision transformer on shares, by our protocol and by stock CrypTen: the total cost of a pass.
 
-Ours is a session as of `tacit infer`, once with softmax, GELU and LayerNorm themselves, and once with polynomials in
-their place; CrypTen computes the same polynomials over gloo. Rounds of embedding and head come apart. One session
-fetches correlated randomness before the clock of a pass starts (online seconds), in another one passes follow each
-other while it is made (sustained seconds, embedding and head included). One thread for each process computes. A link
-that is shaped is the one between model owner and data owner.
+Ours is a session as in `tacit infer`, once with exact softmax, GELU and LayerNorm, and once with polynomials in their
+place; CrypTen computes the same polynomials over gloo. Embedding and head are listed separately. One session fetches
+correlated randomness before the clock of a pass starts (online seconds); in another one passes run back to back during
+preprocessing (sustained seconds, embedding and head included). Each process computes in one thread. A shaped link is
+the one between model owner and data owner.
 
 CrypTen's traffic goes through a relay without a change to CrypTen or gloo. Of every two processes of torch.distributed
 the one with the higher published address connects to the other. Here the store is ours: a rank sees those above itself
 at higher addresses than its own and those below at 0.0.0.0, with the port of the relay between the two owners. All of
-this depends on what gloo publishes, which nobody guarantees: the benchmark asks the relay whether bytes have passed.
+this depends on gloo's published entries, which have no guarantee: the benchmark asks the relay whether bytes have
+passed.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ _THIS_MACHINE: Final = bytes(4)
 
 
 def prepare(path: Path, rank: int, relay: Relay | None) -> None:
-    """Let crypten.init() join, as this rank of two, those who meet at this file; one thread computes in this process.
+    """Make crypten.init() join, as this rank of two, the processes that meet at this file; one thread computes.
 
     With a relay, once in a process (then RuntimeError).
     """
@@ -93,7 +94,7 @@ def _relayed(path: Path, relay: Relay) -> str:
         parts = urlparse(url)
         numbers = {name: int(values[0]) for name, values in parse_qs(parts.query).items()}
         rank, ranks = numbers["rank"], numbers["world_size"]
-        # Kept, since those that come to hold it hold the part of it that is not Python.
+        # Kept alive: the holders keep only the non-Python part.
         stores.append(_RelayedStore(FileStore(parts.path, ranks), rank, relay))
         yield stores[-1], rank, ranks
 
@@ -102,7 +103,7 @@ def _relayed(path: Path, relay: Relay) -> str:
 
 
 class _RelayedStore(Store):
-    """A store that publishes addresses with the rank of their owner, and hands them out as the reader shall see them.
+    """A store that publishes addresses with the rank of their owner, and rewrites them for each reader.
 
     Rank r is published as 127.0.0.(r + 1), although it listens at 127.0.0.1 like all.
     """
@@ -148,7 +149,7 @@ class _RelayedStore(Store):
 
 
 def _place(value: bytes) -> int | None:
-    """Where gloo's entry of a rank has the socket's address: behind the host's name and a length. None: no entry."""
+    """Return the offset of the socket's address in a rank's gloo entry: after host name and length. None: no entry."""
     if len(value) < _LENGTH.size:
         return None
     place = _LENGTH.size + _LENGTH.unpack_from(value)[0] + _LENGTH.size
@@ -167,26 +168,26 @@ _OWNERS: Final = (MODEL_OWNER, DATA_OWNER)
 
 
 class _StockRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of a process of stock CrypTen; the third party measures its memory alone."""
+    """Measurements of a process of stock CrypTen; the third party measures only its memory."""
 
     seconds: list[float] = []
     bytes: int = 0
     """Sent and received in a pass."""
     rounds: int = 0
     output: list[float] = []
-    """At the data owner."""
+    """Set at the data owner."""
     peak_bytes: int = 0
 
 
 def stock_library() -> Any:
-    """CrypTen, which only comparisons load. CryptenMissingError, a ValueError, where it is not installed."""
+    """Import CrypTen, for comparisons alone. CryptenMissingError, a ValueError, if it is not installed."""
     from tacit.parties.crypten.compatibility import crypten
 
     return crypten
 
 
 def relayed_bytes(relay: Relay | None, sent: int) -> int | None:
-    """The relay's count. BenchmarkError if it is below what the owners have sent each other."""
+    """Return the relay's count. BenchmarkError if it is below the owners' own count."""
     if relay is None:
         return None
     forwarded = relay.forwarded()
@@ -215,7 +216,7 @@ def _run_stock(
     x: torch.Tensor,
     repeats: int,
 ) -> _StockRun:
-    """One process. The model owner shares the weights, the data owner the input, before the clock starts."""
+    """Run one process. The model owner shares the weights, the data owner the input, before the clock starts."""
     prepare(Path(meeting) / "gloo", rank, relay)
     crypten = stock_library()
     crypten.cfg.mpc.provider = provider
@@ -256,8 +257,8 @@ _CALIBRATION_IMAGES: Final = 4
 _MARGIN: Final = 1.5
 """Margin of the model's bounds, as in a served model."""
 _TOKEN: Final = 0.5
-"""Deviation of the class token's values: about that of other tokens. Timm begins with almost none, which no trained
-model has."""
+"""Deviation of the class token's values, close to that of other tokens. timm's initial one is almost zero, unlike any
+trained model's."""
 _BLOCK: Final = "block"
 
 
@@ -266,13 +267,13 @@ class BlockBenchmark:
     """Settings of the benchmark."""
 
     model: str = "vit_small_patch16_224"
-    """A vision transformer of timm's; only its first blocks are made."""
+    """A timm vision transformer; only its first blocks are made."""
     blocks: int = 1
     batch: int = 1
     input: Input = "shared"
     repeats: int = 5
     device: str = "cpu"
-    """Where all parties of ours compute; CrypTen stays on the CPU."""
+    """Device of all our parties; CrypTen stays on the CPU."""
     shaping: Shaping = field(default_factory=Shaping)
     """Delay and bandwidth of the link between model owner and data owner."""
     against: Literal["crypten"] | None = None
@@ -283,7 +284,7 @@ Cores = Mapping[str, frozenset[int]]
 
 
 def placed(available: Sequence[int]) -> Cores:
-    """Where each party runs: on cores of its own where there are enough, else on all."""
+    """Return each party's cores: its own if there are enough, else all."""
     parties = (DEALER, *_OWNERS)
     if len(available) < len(parties):
         return dict.fromkeys(parties, frozenset(available))
@@ -292,32 +293,32 @@ def placed(available: Sequence[int]) -> Cores:
 
 @dataclass
 class _Resources:
-    """What the processes of a session have used."""
+    """Resource use of a session's processes."""
 
     peaks: dict[str, int] = field(default_factory=dict)
     """Bytes, by party."""
     _seconds: dict[int, dict[str, float]] = field(default_factory=dict)
-    """Processor time since their beginning, by the number of passes done."""
+    """Processor time since the start, by the number of completed passes."""
 
     def note(self, passes: int) -> None:
-        """So many passes are done."""
+        """Record usage after `passes` passes."""
         seconds = self._seconds[passes] = {}
         for party in multiprocessing.active_children():
-            # The data owner may have ended after its last pass; then its peak is that of the passes before.
+            # The data owner may have ended after its last pass; use the peak of the passes before.
             with suppress(OSError, BenchmarkError):
                 if party.pid is not None:
                     self.peaks[party.name] = highest_bytes(party.pid)
                     seconds[party.name] = processor_seconds(party.pid)
 
     def seconds_between(self, first: int, last: int) -> dict[str, float]:
-        """Processor time of each party for a pass, on average of those between."""
+        """Return each party's processor time per pass, averaged between these passes."""
         begun, over = self._seconds[first], self._seconds[last]
         return {name: (over[name] - begun[name]) / (last - first) for name in begun if name in over}
 
 
 @dataclass(frozen=True, repr=False)
 class _Task:
-    """The model and an input, in the clear and in whole numbers."""
+    """The model and an input, in the clear and in integers."""
 
     friendly: FriendlyTransformer
     exact: FriendlyTransformer
@@ -326,18 +327,17 @@ class _Task:
     images: torch.Tensor
 
     def error(self, logits: torch.Tensor) -> float:
-        """Norm of the error of these logits, relative to that of those in the clear."""
+        """Return the norm of the error of these logits, relative to those in the clear."""
         expected = self.exact(self.images.double())
         error: float = ((logits - expected).norm() / expected.norm()).item()
         return error
 
 
 def measure(setting: BlockBenchmark, progress: Progress) -> BlockBenchmarkResult:
-    """Run the sessions and return their cost. ValueError for a model that cannot be computed, ProcessError if a party
-    fails, BenchmarkError if none can be run here; CryptenMissingError, a ValueError, if CrypTen is compared and not
-    installed.
+    """Run the sessions and return their cost. ValueError for an unsupported model, ProcessError if a party fails,
+    BenchmarkError if none can be run here; CryptenMissingError, a ValueError, if CrypTen is compared and not installed.
 
-    The head is private in ours, and in the clear behind CrypTen's blocks.
+    Our head is private; after CrypTen's blocks it is in the clear.
     """
     resolve_device(setting.device)
     if setting.against is not None:
@@ -370,10 +370,10 @@ def measure(setting: BlockBenchmark, progress: Progress) -> BlockBenchmarkResult
 def _crypten(
     provider: str, setting: BlockBenchmark, task: _Task, cores: Cores, progress: Progress
 ) -> BlockMetrics | None:
-    """Measure the same polynomials by CrypTen, if they are to be compared. ProcessError if a process fails.
+    """Measure the same polynomials by CrypTen, if requested. ProcessError if a process fails.
 
     provider: CrypTen's "TFP", where rank 0 makes all tuples, or "TTP", a third party. CrypTen counts the bytes that a
-    party sends and receives; the data owner's half of that stands for either.
+    party sends and receives; half of the data owner's represents either.
     """
     if setting.against is None:
         return None
@@ -414,8 +414,8 @@ def _crypten(
 
 
 def _task(setting: BlockBenchmark, approximation: Approximation) -> _Task:
-    """A polynomial stands for the exponential of a student, whose scores were kept small when it was distilled. Random
-    ones can be twice as large: the queries are halved for it."""
+    """Halve the queries for polynomials: a student's scores were kept small in distillation, and random ones can be
+    twice as large."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         try:
@@ -449,7 +449,7 @@ def _ours(setting: BlockBenchmark, task: _Task, cores: Cores, progress: Progress
     timed = sorted(found.passes[1:], key=_block_seconds)
     middle = timed[len(timed) // 2]
     costs = _block_costs(middle)
-    # The last pass does not count: beside it no correlated randomness is made for another one.
+    # The last pass does not count: no preprocessing for another one runs beside it.
     following = task.images.repeat(2 + setting.repeats, 1, 1, 1)
     beside, _, resources = _session(setting, task, following, AHEAD, cores, progress)
     dealt, sizes = _dealer_bytes(setting, task.model), task.model.public.sizes
@@ -488,7 +488,7 @@ def _session(
     cores: Cores,
     progress: Progress,
 ) -> tuple[Inferred, int | None, _Resources]:
-    """Run a session over all images; return the bytes through the relay and what each party has used too.
+    """Run a session over all images; return also the bytes through the relay and each party's resource use.
     BenchmarkError if the relay has missed any bytes."""
     resources = _Resources()
 
@@ -513,7 +513,7 @@ def _session(
 
 
 def _dealer_bytes(setting: BlockBenchmark, model: PrivateModel) -> dict[str, int]:
-    """Bytes of the dealer's corrections for the blocks in one pass, by recipient."""
+    """Return the bytes of the dealer's corrections for the blocks in one pass, by recipient."""
     blocks = [stage for stage in stages(model.public) if isinstance(stage, BlockStage)]
     to_model_owner, to_data_owner = material_bytes(blocks, setting.batch, model.public.sizes)
     return {MODEL_OWNER: to_model_owner, DATA_OWNER: to_data_owner}

@@ -1,8 +1,8 @@
-"""The two ends of a secure sum with a clock around them: in memory, over real sockets, or in processes of their own.
+"""The two ends of a secure sum with a clock around them: in memory, over real sockets, or in separate processes.
 
-A party's time is that of decoding what it receives, its machine, and encoding what it sends. A client's phase runs from
-the message that opens it to the client's answer; the server's are its states. A host process imports the protocol and
-nothing else, and then is the clients that it was given; its peak is what it used above its size after the imports.
+A party's time includes decoding its input, its machine, and encoding its output. A client's phase lasts from the
+message that opens it to the client's answer; the server's phases are its states. A host process imports only the
+protocol, and then runs its assigned clients; its peak is measured above its size after the imports.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ Progress = Callable[[str], object]
 
 
 class BenchmarkError(Exception):
-    """The sum was not computed; the message says why."""
+    """The sum was not computed; the message gives the reason."""
 
 
 def vector(ring: Ring, length: int, number: int) -> Words:
-    """The vector of a client: uniform ring words, the same whenever it is asked for."""
+    """Return a client's vector: uniform ring words, deterministic by its number."""
     words = np.random.default_rng(number).integers(0, 1 << 32, length, np.uint32).astype(ring.word)
     ring.reduce_into(words)
     return words
@@ -80,7 +80,7 @@ class TimedClient:
         self._vector = words
 
     def start(self) -> list[Frames]:
-        """Its advert. Its vector is there already."""
+        """Return its advert. Its vector exists already."""
         began = self._clock()
         frames = self._frames(self._machine.start(0.0))
         self._machine.contribute(self._vector, 0.0)
@@ -88,7 +88,7 @@ class TimedClient:
         return frames
 
     def receive(self, frames: Frames) -> list[Frames]:
-        """Its answer to a message of the server."""
+        """Return its answer to a message of the server."""
         began = self._clock()
         packet = self._link.packet(frames)
         answer = self._frames(self._machine.receive(SERVER, packet, 0.0))
@@ -156,7 +156,7 @@ class TimedServer:
 
 
 class Peak:
-    """Counts from its making on."""
+    """Peak memory since its creation."""
 
     def __init__(self) -> None:
         self._baseline = resident_bytes()
@@ -178,7 +178,7 @@ def highest_bytes(process: int | Literal["self"] = "self") -> int:
 
 def processor_seconds(process: int) -> float:
     """Return the processor time that a process has used, in all of its threads. OSError if it has ended."""
-    # Behind the name, which may hold anything, the 12th and 13th fields are the ticks of user and system time.
+    # After the name, which may hold anything, the 12th and 13th fields are the ticks of user and system time.
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -191,7 +191,7 @@ def _status_bytes(field: str, process: int | Literal["self"] = "self") -> int:
 
 
 MOST_CLIENTS = 200
-"""Every link takes threads and sockets of its own in this one process."""
+"""Every link takes its own threads and sockets in this one process."""
 
 LOOPBACK = "tcp://127.0.0.1:*"
 
@@ -245,7 +245,7 @@ async def _serve_sums(server: TimedServer, endpoint: ServerEndpoint, progress: P
 
 
 async def _client(ask: Ask, link: ClientEndpoint, drops: TimedServer | None) -> None:
-    """A client at its link. drops: the server of whose MASKED_INPUT it takes no part."""
+    """Run a client at its link. drops: the server whose MASKED_INPUT it leaves before."""
     for frames in ask(None):
         await link.send(frames)
     try:
@@ -284,7 +284,7 @@ class HostMetrics:
 
 
 class ClientHost:
-    """Some members of the cohort, elsewhere; ends with its `with` block. secrets: signing secrets by member."""
+    """Members of the cohort, in another process; ends with its `with` block. secrets: signing secrets by member."""
 
     def __init__(self, agreement: Agreement, secrets: Mapping[int, bytes], clock: Clock, *, profile: bool) -> None:
         self.members = tuple(secrets)
@@ -303,7 +303,7 @@ class ClientHost:
         self._process.join()
 
     def post(self, batch: list[Question]) -> None:
-        """Ask; `collect` before the next question, or both ends wait for each other."""
+        """Send questions; `collect` before the next ones, or both ends wait for each other."""
         self.pipe.send(
             [(member, None if frames is None else [bytes(frame) for frame in frames]) for member, frames in batch]
         )
@@ -321,7 +321,7 @@ class ClientHost:
         return measured
 
     def collect(self) -> Any:
-        """Return the answers to what was posted, a list[Answer], or the metrics. BenchmarkError if a client aborted."""
+        """Return the answers to posted questions, list[Answer], or the metrics. BenchmarkError if a client aborted."""
         try:
             received = self.pipe.recv()
         except EOFError:
@@ -334,9 +334,9 @@ class ClientHost:
 def exchange(
     hosts: list[ClientHost], server: TimedServer, dropping: set[str], progress: Progress, *, at_once: int
 ) -> None:
-    """Compute a sum: until nobody has anything more to say. BenchmarkError if it is aborted.
+    """Compute a sum, until no message is left. BenchmarkError if it is aborted.
 
-    at_once: how many hosts may work at the same time; with one, the server does not work beside it.
+    at_once: largest number of hosts that work at the same time; with one, the server does not work beside it.
     """
     names = server.machine.agreement.cohort
     members = {name: member for member, name in enumerate(names)}
@@ -362,7 +362,7 @@ def exchange(
 
 
 def _serve_host(pipe: Connection, agreement: Agreement, secrets: dict[int, bytes], clock: Clock, profile: bool) -> None:
-    # A real client is alone: it does not pay for a collector that walks over thousands of others.
+    # A real client is alone, without the cost of a collector that walks over thousands of others.
     gc.disable()
     peak = Peak()
     clients = {

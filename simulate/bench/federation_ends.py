@@ -1,7 +1,7 @@
 """Server and clients of a whole session over real links, without models: for benchmarks of the network alone.
 
-Nobody trains, and nothing loads torch: a client waits for as long as its training would take, and contributes zeros
-with a weight of one. The server stands in a process of its own.
+Nothing is trained and torch is not loaded: a client waits for a training time, and contributes zeros with a weight of
+one. The server runs in its own process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CORRUPT: Final = 0.05
 PATIENCE: Final = 600.0
 _LOOK_AGAIN: Final = 1.0
 _OTHERS: Final = 0.01
-"""Seconds after which a client that has the model looks again whether the others have it."""
+"""Interval in seconds at which a client with the model checks whether the others have it."""
 _ReceivedT = TypeVar("_ReceivedT", bound="str | ServerMeasurement")
 
 
@@ -59,7 +59,7 @@ class BenchedSession:
 
     @classmethod
     def of(cls, clients: int, *, parameters: int, rounds: int, training_seconds: float = 0.0) -> BenchedSession:
-        """So many clients with new keys, and a model of so many parameters, in active mode."""
+        """Make a session in active mode of so many clients with new keys, and a model of so many parameters."""
         names = (SERVER, *(f"client-{number + 1}" for number in range(clients)))
         keys = {name: generate(name) for name in names}
         members = (own.member("server" if name == SERVER else "client") for name, own in keys.items())
@@ -80,12 +80,12 @@ class BenchedSession:
 
 @dataclass
 class TimedRound:
-    """A round as the server saw it, in seconds from the moment at which it said that it begins, less the training."""
+    """A round at the server, in seconds since it announced the round, less the training."""
 
     seconds: float = 0.0
-    """Until the last shares for unmasking had come, and the sum was there."""
+    """Time until the last shares for unmasking and the sum."""
     uploaded: float = 0.0
-    """When the last piece of a vector had come, by the clock of the machine."""
+    """Arrival of the last piece of a vector, by the clock of the machine."""
 
 
 @dataclass
@@ -94,13 +94,13 @@ class ServerMeasurement:
 
     rounds: list[TimedRound] = field(default_factory=list)
     idle_bytes: int = 0
-    """Its resident memory while it waits for the first client."""
+    """Resident memory while it waits for the first client."""
     connected_bytes: int = 0
-    """The same when all have been welcomed, as the first round begins."""
+    """Resident memory after all welcomes, as the first round begins."""
 
 
 class ServerProcess:
-    """The server of a cast, elsewhere; ends with its `with` block. `address` is where it listens."""
+    """The server of a cast, in another process; ends with its `with` block. `address` is where it listens."""
 
     def __init__(self, cast: BenchedSession) -> None:
         context = get_context("spawn")
@@ -133,9 +133,9 @@ class ServerProcess:
 
 
 async def join_all(cast: BenchedSession, address: str, progress: Progress) -> dict[int, float]:
-    """All clients, in this process, until the session is over. BenchmarkError if one ends early.
+    """Run all clients in this process until the session is over. BenchmarkError if one ends early.
 
-    Returns when the first of them began to send its vector, by round and by the clock of the machine.
+    Returns the start of the first upload, by round and by the clock of the machine.
     """
     packing = cast.configuration.packing()
     words = packing.encode(np.zeros(packing.values_length), 1, {}, np.random.default_rng(0)).words
@@ -148,22 +148,22 @@ async def join_all(cast: BenchedSession, address: str, progress: Progress) -> di
 
 
 class _Together:
-    """All clients train equally long, from when the last of them has the model: else what is uploaded would wait for
-    what is fetched."""
+    """All clients train equally long, from when the last of them has the model: otherwise uploads would wait for
+    downloads."""
 
     def __init__(self, clients: int, seconds: float) -> None:
         self._clients, self._seconds = clients, seconds
         self._fetched: Counter[int] = Counter()
         self._trained: dict[int, float] = {}
         self.began: dict[int, float] = {}
-        """As of join_all."""
+        """Return value of join_all."""
 
     def fetched(self, round: int) -> None:
         self._fetched[round] += 1
         self._trained[round] = time.monotonic() + self._seconds
 
     def remaining(self, round: int) -> float:
-        """Seconds until the training may be over."""
+        """Return the seconds until training may end."""
         return _OTHERS if self._fetched[round] < self._clients else self._trained[round] - time.monotonic()
 
 
@@ -250,7 +250,7 @@ class _TimedEnd:
 
 
 async def _join(cast: BenchedSession, name: str, address: str, words: Words, shared: _Together) -> None:
-    """A client for the whole session."""
+    """Run a client for the whole session."""
     keys = cast.keys[name]
     machine = TrainingClient(
         name,
@@ -264,7 +264,7 @@ async def _join(cast: BenchedSession, name: str, address: str, words: Words, sha
     )
     ended: Ended | None = None
     training: int | None = None
-    """The round that it trains in."""
+    """Round of its training."""
 
     async def perform(outputs: Iterable[Output]) -> None:
         nonlocal ended, training

@@ -1,7 +1,7 @@
-"""One data owner that learns beside a model owner's model, with the dealer: each a process, over CURVE on loopback TCP.
+"""One data owner that trains beside a model owner's model, with the dealer: each a process, over CURVE on loopback TCP.
 
-It is a round of `tacit adapt` at this data owner: its images pass the blocks, and then batches follow each other. What
-comes behind them, once a round, is not there: the shares are kept at both owners, and no sum of them is asked for.
+It is a round of `tacit adapt` at this data owner: its images pass the blocks, then batches follow back to back. The end
+of a round is left out: both owners keep the shares, and request no sum of them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LearningSession:
     model: PrivateModel = field(repr=False)
     learning: PublicLearning = field(repr=False)
     own: Labelled
-    """The data owner's images; they come again where the batches need more."""
+    """The data owner's images; they repeat if the batches need more."""
     ahead: int | None
     """See DataOwnerSettings."""
     cores: frozenset[int]
@@ -70,20 +70,20 @@ class SessionCosts:
     """The cost of a session."""
 
     passes: tuple[ImagesKept, ...]
-    """Of images through the blocks, at the data owner; likewise the batches."""
+    """Passes of images through the blocks, at the data owner; likewise the batches."""
     batches: tuple[PassCosts, ...]
     peak_bytes: dict[str, int]
     """Peak memory of each process, with all that it has loaded."""
 
 
 def learn(session: LearningSession, show: Callable[[int], object]) -> SessionCosts:
-    """Run the parties; show: receives the number of every batch that is over. ProcessError if a party fails, OSError if
-    they cannot be run here, BenchmarkError for a batch that was out of range."""
+    """Run the parties; show: receives the number of every completed batch. ProcessError if a party fails, OSError if
+    they cannot be run here, BenchmarkError for a batch out of range."""
     peaks: dict[str, int] = {}
 
     def progress(name: str, message: dict[str, Any]) -> None:
         for party in multiprocessing.active_children():
-            # The data owner may have ended after its last batch; then its peak is that of the batches before.
+            # The data owner may have ended after its last batch; use the peak of the batches before.
             with suppress(OSError, BenchmarkError):
                 if party.pid is not None:
                     peaks[party.name] = highest_bytes(party.pid)
@@ -147,7 +147,7 @@ async def _data_owner(
     cores: frozenset[int],
     own: Labelled,
 ) -> dict[str, Any]:
-    """Learn, and return the cost of every pass and batch. BenchmarkError as soon as a session is lost: the cost of
+    """Train, and return the cost of every pass and batch. BenchmarkError as soon as a session is lost: the cost of
     another one does not count."""
     torch.set_num_threads(1)
     os.sched_setaffinity(0, cores)

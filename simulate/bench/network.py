@@ -1,7 +1,7 @@
 """`tacit bench network`: the cost of the network for a federation, without training (docs/network.md).
 
-A round counts from the start-round message until the sum is there, less the time for which clients train. How many
-one-way delays that is follows from the same rounds through a relay that delays nothing.
+A round lasts from the start-round message to the sum, less the training time of clients. The same rounds through a
+relay without delay give the number of one-way delays.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class NetworkBenchmark:
     delays_ms: Sequence[float]
     """In one direction."""
     connected: int
-    """Clients whose connections the server's memory is measured with."""
+    """Connected clients in the measurement of the server's memory."""
     uploading: int = 3
     """Clients that upload vectors at once."""
     upload_parameters: int = 4_000_000
-    """Entries of each of these."""
+    """Entries of each vector."""
 
 
 def measure(setting: NetworkBenchmark, progress: Progress) -> NetworkBenchmarkResult:
@@ -71,9 +71,9 @@ def measure(setting: NetworkBenchmark, progress: Progress) -> NetworkBenchmarkRe
 
 
 def _upload(setting: NetworkBenchmark, delay: float, progress: Progress) -> UploadMetrics:
-    """Vectors of several megabytes from all clients at once, over a line of 1 Gbit/s that they share.
+    """Upload vectors of several megabytes from all clients at once, over a shared line of 1 Gbit/s.
 
-    From when the first piece is sent until the last one has come, less one delay: that is nobody's bandwidth.
+    The time from sending the first piece to receiving the last one, less one delay, determines the bandwidth.
     """
     cast = BenchedSession.of(setting.uploading, parameters=setting.upload_parameters, rounds=UPLOAD_ROUNDS)
     shaping = Shaping(latency_ms=delay or None, bandwidth_mbit=UPLOAD_MBIT)

@@ -1,4 +1,4 @@
-"""Results of `tacit bench`: costs of secure sums, of the network, and of inference and learning on shares."""
+"""Results of `tacit bench`: costs of secure sums, of the network, and of inference and training on shares."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SumBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-sec
     """Time of masking, relative to that of drawing as much raw keystream."""
     masking_ms: float
     peak_rss_mb: float
-    """Peak of the process of one client, above its size after the imports."""
+    """Peak memory of one client's process, above its size after the imports."""
     server_peak_rss_mb: float
     peak_over_vector: float
     """Peak of that client, relative to a float32 vector."""
@@ -65,7 +65,7 @@ class SumBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-sec
     sum_is_exact: bool
     wall_seconds: float
     profile_seconds: dict[str, float]
-    """Seconds of all parties together, by kind of work; empty unless asked for."""
+    """Seconds of all parties together, by kind of work; empty unless requested."""
 
     def view(self) -> Iterator[Table | str]:
         """Times by phase, all other metrics, and the profile."""
@@ -111,9 +111,9 @@ class UploadMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     megabytes: float
     throughput_mbit: float
-    """In a second."""
+    """Megabits per second."""
     utilisation: float
-    """Share of the line's bandwidth."""
+    """Fraction of the line's bandwidth."""
 
 
 class ServerMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,12 +133,12 @@ class NetworkBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench
     rounds: int
     parameters: int
     training_seconds: float
-    """Not counted."""
+    """Excluded from the times."""
     seconds_without_delay: float
     by_delay_ms: dict[str, DelayedRound]
     upload_by_delay_ms: dict[str, UploadMetrics]
     uploading: int
-    """Clients whose vectors these are."""
+    """Clients that upload these vectors."""
     upload_parameters: int
     """Entries of each of these vectors."""
     memory: ServerMemory
@@ -180,10 +180,10 @@ class PassMetrics(msgspec.Struct, frozen=True, kw_only=True):
     model_owner_bytes: int
     data_owner_bytes: int
     dealer_bytes: dict[str, int]
-    """Correlated randomness that the dealer sent, by recipient."""
+    """Bytes of correlated randomness from the dealer, by recipient."""
     rounds: int
     peak_bytes: dict[str, int]
-    """Most memory of the process of each party, with all that it has loaded."""
+    """Peak memory of each party's process, with all that it has loaded."""
 
 
 class BlockMetrics(PassMetrics, frozen=True, kw_only=True):
@@ -203,13 +203,13 @@ class TacitBlockMetrics(BlockMetrics, frozen=True, kw_only=True):
     """The cost of a pass through all blocks by our protocol."""
 
     squarings: list[int]
-    """Of the softmax of each block: how often it squares and normalises that of smaller scores."""
+    """Squarings in the softmax of each block, which squares and normalises the softmax of smaller scores."""
     online_seconds_by_block: list[float]
     preprocessing_wait_seconds: float
-    """Until the correlated randomness of a pass was made and received, before the pass."""
+    """Time until the preprocessing of a pass was complete, before the pass."""
     processor_seconds: dict[str, float]
-    """Processor time of each party for a pass, among passes back to back: on hosts of their own, the sustained seconds
-    are no less than the most of one thread."""
+    """Processor time of each party per pass, in back-to-back passes: on separate hosts, the sustained seconds are no
+    less than the largest of one thread."""
     weights_bytes: int
     """Masked weights, sent once."""
     per_operation: dict[str, OperationMetrics]
@@ -224,19 +224,19 @@ class BlockBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.bench-b
     blocks: int
     batch: int
     input: Input
-    """Whether the data owner knows the input of a block, which is INSECURE, or nobody does."""
+    """Whether the data owner knows the input of a block, which is INSECURE, or no party does."""
     repeats: int
     device: str
     latency_ms: float | None
     bandwidth_mbit: float | None
     cores: int
-    """That this process may use."""
+    """Available to this process."""
     own_cores: bool
-    """Whether each party had cores of its own, or all shared them."""
+    """Whether each party had its own cores, or all shared them."""
     true_functions: TacitBlockMetrics
-    """Softmax, GELU and LayerNorm."""
+    """Exact softmax, GELU and LayerNorm."""
     polynomials: TacitBlockMetrics
-    """Polynomials in their place, as CrypTen computes them too."""
+    """Polynomials in their place, like CrypTen's."""
     crypten: BlockMetrics | None
     """Costs with CrypTen's default provider of correlated randomness; this and the next are null unless measured."""
     crypten_ttp: BlockMetrics | None
@@ -317,26 +317,26 @@ class PartSeconds(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a step, by part."""
 
     adapters: float
-    """Checks of all parameters included."""
+    """Range checks of all parameters included."""
     head: float
     """Softmax and range checks included."""
     backward: float
     behind: float
-    """From the last round to the parameters after the step."""
+    """Time from the last round to the parameters after the step."""
 
 
 class ImageMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """An image's share of a pass through the blocks; bytes by sender."""
+    """An image's part of a pass through the blocks; bytes by sender."""
 
     online_seconds: float
     sustained_seconds: float
-    """While correlated randomness is made and sent."""
+    """Seconds while correlated randomness is made and sent."""
     model_owner_bytes: int
     data_owner_bytes: int
     dealer_bytes: dict[str, int]
-    """By recipient."""
+    """Bytes from the dealer, by recipient."""
     rounds: int
-    """Of a pass, whatever the number of its images."""
+    """Rounds of a pass, independent of its number of images."""
 
 
 class PlaintextStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -344,15 +344,15 @@ class PlaintextStep(msgspec.Struct, frozen=True, kw_only=True):
 
     step_seconds: float
     image_seconds: float
-    """Of an image through the blocks."""
+    """Seconds of an image through the blocks."""
 
 
 class LearningMetrics(PassMetrics, frozen=True, kw_only=True):
-    """The cost of a step on kept shares, and of an image's pass before."""
+    """Cost of a step on kept shares, and of an image's pass before."""
 
     seconds: PartSeconds
     preprocessing_wait_seconds: float
-    """Until the correlated randomness of a step was made and received, before the step."""
+    """Time until the preprocessing of a step was complete, before the step."""
     per_operation: dict[str, OperationMetrics]
     image: ImageMetrics
     plaintext: PlaintextStep
@@ -362,7 +362,7 @@ class AdaptationBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.be
     """The cost of private adaptation, at the data owner."""
 
     model: str
-    """An architecture of timm's; its weights were random."""
+    """A timm architecture, with random weights."""
     blocks: int
     tokens: int
     width: int
@@ -371,7 +371,7 @@ class AdaptationBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.be
     cores: int
     """Shared by all parties."""
     arms: dict[str, LearningMetrics]
-    """Costs by what is learned."""
+    """Costs by trained part."""
 
     def view(self) -> Iterator[Table | str]:
         """Times by part, bytes by party."""
@@ -435,7 +435,7 @@ class AdaptationBenchmarkResult(Result, frozen=True, kw_only=True, tag="tacit.be
 
 
 def per_operation(costs: Iterable[RoundCost]) -> dict[str, OperationMetrics]:
-    """Add the costs of rounds, as the data owner counts them, by operation."""
+    """Sum the costs of rounds, as counted by the data owner, by operation."""
     found: defaultdict[str, OperationMetrics] = defaultdict(OperationMetrics)
     for cost in costs:
         found[cost.operation].add(
@@ -447,7 +447,7 @@ def per_operation(costs: Iterable[RoundCost]) -> dict[str, OperationMetrics]:
 
 
 def _by_party(heading: str, measured: Mapping[str, PassMetrics]) -> Table:
-    """Bytes and memory of every party; heading: of the names."""
+    """Table of every party's bytes and memory; heading: of the names."""
     rows = []
     for name, one in measured.items():
         sent = {_MODEL_OWNER: one.model_owner_bytes, _DATA_OWNER: one.data_owner_bytes}
@@ -467,5 +467,5 @@ def _by_party(heading: str, measured: Mapping[str, PassMetrics]) -> Table:
 
 
 def _amount(value: Any) -> str:
-    """A count with thousands apart, or a number with three decimals."""
+    """Format a count with thousands apart, or a number with three decimals."""
     return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"

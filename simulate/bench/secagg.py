@@ -1,8 +1,8 @@
 """`tacit bench secagg`: the cost of a secure sum, with the real machines and real cryptography.
 
-The clients that drop out do so after SHARE_KEYS, before they send their vector: the costly case. A sum that has no room
-in the memory of this machine is refused before it starts. `keystream_ratio` is the time of masking over the time of
-drawing as much raw keystream, in blocks of the same size on the same number of threads.
+Clients drop out after SHARE_KEYS, before they send their vector: the costly case. A sum that exceeds the memory of this
+machine is refused before it starts. `keystream_ratio` is the time of masking over the time of drawing as much raw
+keystream, in blocks of the same size on the same number of threads.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BLOCK_BYTES = 1 << 17
 
 
 def keystream_ratio(ring: Ring, length: int, masks: int, *, repeats: int = 5) -> tuple[float, float]:
-    """(ratio, milliseconds of masking) for a vector of `length` words under so many masks."""
+    """Return (ratio, milliseconds of masking) for a vector of `length` words under so many masks."""
     words = np.zeros(length, ring.word)
     drawn = [Mask(os.urandom(32), Usage.PAIRWISE_MASK, 1) for _ in range(masks)]
     masking, raw = [], []
@@ -87,11 +87,10 @@ def _seconds(act: Callable[[], None]) -> float:
 VALUE_BITS: Final = 16
 NO_DEADLINE: Final = 86_400.0
 NEIGHBOUR_BYTES: Final = 1_200
-"""Kept by a client and the server for each of its neighbours, beside a copy of the neighbour's advert on either side:
-measured in active mode, 1,100 to 1,300 with 52 to 178 neighbours."""
+"""Memory of a client and the server per neighbour, beside a copy of the neighbour's advert on either side: measured in
+active mode, 1,100 to 1,300 with 52 to 178 neighbours."""
 SEQUENTIAL_CLIENTS: Final = 1_000
-"""Up to here one party works at a time, so that its time is its own; beyond, every core does, and times are of the
-processor."""
+"""Up to here one party works at a time and times are its own; beyond, all cores work, and times are processor times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +111,7 @@ class SumBenchmark:
     """Whether messages go over ZeroMQ with CURVE instead of a queue in memory."""
 
     def agreement(self, signing_keys: tuple[bytes, ...]) -> Agreement:
-        """One round of these clients. ValueError where there are no parameters for them."""
+        """Return the agreement of one round of these clients. ValueError without parameters for them."""
         packing = Packing(
             clients=self.clients,
             clip=1.0,
@@ -151,7 +150,7 @@ class SumBenchmark:
 def measure(setting: SumBenchmark, progress: Progress, *, profile: bool) -> SumBenchmarkResult:
     """Compute the sum and return its cost. BenchmarkError or ValueError if it cannot be computed.
 
-    profile: measure the seconds by kind of work too, of all parties together.
+    profile: also measure the seconds by kind of work, of all parties together.
     """
     secrets = {number: os.urandom(32) for number in range(setting.clients)}
     agreement = setting.agreement(tuple(SigningKey(secret).public for secret in secrets.values()))
@@ -167,7 +166,7 @@ def measure(setting: SumBenchmark, progress: Progress, *, profile: bool) -> SumB
             stack.enter_context(ClientHost(agreement, {n: secrets[n] for n in members}, clock, profile=profile))
             for members in (range(1), *(range(1 + core, setting.clients, cores) for core in range(cores)))
         ]
-        # The server does not pay for a collector that walks over what else this command has loaded.
+        # Exclude the cost of a collector that walks over this command's other modules.
         gc.collect()
         gc.freeze()
         stack.callback(gc.unfreeze)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Final, Literal
 
 Input = Literal["known", "shared"]
-"""Of blocks in private inference: the data owner knows it, which is INSECURE, or nobody does."""
+"""Input of blocks in private inference: known to the data owner, which is INSECURE, or to no party."""
 
 KNOWN_GIVES_AWAY: Final = (
     "INSECURE, in simulation only: five chosen images gave all 294,912 words of ViT-S's embedding bit by bit, about 24 "
     "images determine a block, 40 ordinary images gave a student's head exactly"
 )
-"""Measured on the code as it is. Each result of a block that a data owner receives is an equation in its weights."""
+"""Measured on this code. Each result of a block that a data owner receives is an equation in its weights."""

@@ -1,8 +1,8 @@
 """INSECURE: private inference whose data owner knows the input of every block.
 
-The embedding and every block disclose the residual stream to the data owner: its share is the stream itself then, and
-the model owner's is zero. Terms and messages are those of private inference; both owners take it from the simulation
-that their passes have these rounds more.
+The embedding and every block disclose the residual stream to the data owner: its share is then the stream itself, and
+the model owner's is zero. Terms and messages are those of private inference; the simulation configures both owners for
+the additional rounds of their passes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """INSECURE: passes that reveal outputs of blocks to the data owner, as in Tastan and Nandakumar 2025.
 
 None of it protects the model (docs/decisions/016-double-blind.md). Before an output is revealed, the model owner puts
-images and labels into a fresh secret order on shares; the data owner receives the paper's relative permutation beside
-it, and the labels beside the last output. Then it takes a step of gradient descent in the clear.
+images and labels into a fresh secret order on shares; the data owner also receives the paper's relative permutation,
+and the labels with the last output. Then it takes a step of gradient descent in the clear.
 """
 
 from __future__ import annotations
@@ -87,16 +87,16 @@ def _enrolled_words(sizes: Sizes) -> int:
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Revealed(Carried):
     labels: torch.Tensor
-    """Share modulo 2^STREAM, int64 [B], in the order of the stream; behind the last output, the labels themselves at
-    the data owner."""
+    """Share modulo 2^STREAM, int64 [B], in the order of the stream; after the last output, the labels themselves at the
+    data owner."""
     outputs: tuple[torch.Tensor, ...] = ()
-    """At the data owner, int64 [B, T, D]: those revealed so far, each in its own order."""
+    """At the data owner, int64 [B, T, D]: outputs revealed so far, each in its own order."""
     orders: tuple[torch.Tensor, ...] = ()
     """At the data owner, int64 [B] for each but the first: the row of the previous revealed output, for each row."""
 
 
 def secret_order(party: Party, rows: int) -> torch.Tensor | None:
-    """A fresh uniformly random order of the model owner, int64 [rows]."""
+    """Draw a fresh uniformly random order of the model owner, int64 [rows]."""
     return torch.tensor(SystemRandom().sample(range(rows), rows)) if party.rank == MODEL else None
 
 
@@ -136,7 +136,7 @@ class RevealedBlock:
         return (*self.block.requests(images, numbers), SecretOrder.request(images, words))
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
-        """As of PassStage; the model owner draws the order."""
+        """As in PassStage; the model owner draws the order."""
         computed = self.block.prepared(party, images, layers)
         order = secret_order(party, images)
         ordered = SecretOrder(party, order, images, _revealed_words(self.block.public.sizes))
@@ -178,7 +178,7 @@ class RevealedBlock:
 
 @dataclass(frozen=True)
 class RangeStage:
-    """The end of a pass: both owners learn whether all of it was in range."""
+    """End of a pass: both owners learn whether all of it was in range."""
 
     name: str = "range"
 
@@ -207,7 +207,7 @@ def revealed_stages(public: PublicModel, revealed: Sequence[bool]) -> tuple[Pass
 class RevealedBatch:
     blocks: Sequence[bool]
     outputs: torch.Tensor
-    """Of all blocks, float64 [L, B, T, D], each in its own order; zeros where it was not revealed."""
+    """Outputs of all blocks, float64 [L, B, T, D], each in its own order; zeros if not revealed."""
     orders: Mapping[int, torch.Tensor]
     """By the number of a block, for all revealed but the first, int64 [B]: the row of the previous revealed output, for
     each row."""
@@ -216,7 +216,7 @@ class RevealedBatch:
 
     @property
     def aligned(self) -> torch.Tensor:
-        """The outputs [L, B, T, D], all in the order of the last one."""
+        """Return the outputs [L, B, T, D], all in the order of the last one."""
         found, order = self.outputs.clone(), torch.arange(len(self.labels))
         for block in reversed(range(len(found))):
             found[block] = found[block, order]
@@ -225,7 +225,7 @@ class RevealedBatch:
 
 
 def revealed_batch(carried: Revealed, public: PublicModel, revealed: Sequence[bool]) -> RevealedBatch:
-    """At the data owner, behind a pass that was in range."""
+    """Return the revealed batch at the data owner, after a pass in range."""
     blocks = [index for index, reveals in enumerate(revealed) if reveals]
     outputs = torch.zeros(len(revealed), *carried.share.shape, dtype=torch.float64)
     for index, words in zip(blocks, carried.outputs, strict=True):
@@ -235,7 +235,7 @@ def revealed_batch(carried: Revealed, public: PublicModel, revealed: Sequence[bo
 
 
 Keep = Callable[[Batch, RevealedBatch], None]
-"""Gets a batch of a data owner, and what its pass has revealed."""
+"""Receives a batch of a data owner, and the outputs revealed in its pass."""
 
 
 def forget(batch: Batch, revealed: RevealedBatch) -> None:
@@ -244,8 +244,8 @@ def forget(batch: Batch, revealed: RevealedBatch) -> None:
 
 @dataclass(frozen=True)
 class RevealedPasses(LearningPasses):
-    """Passes that reveal outputs, and steps of the data owner in the clear. Of its parameters the data owner's share is
-    all, and the model owner's nothing.
+    """Passes that reveal outputs, and steps of the data owner in the clear. The data owner's share of its parameters is
+    the whole, and the model owner's zero.
 
     revealed: for each block whether its output is, in the pass of this number.
     """
@@ -263,7 +263,7 @@ class RevealedPasses(LearningPasses):
         return Revealed(batch.share, labels=labels)
 
     def ended(self, batch: Batch, learnt: Learnt, found: Carried | None) -> Learnt:
-        """See LearningPasses; found: None where the pass was refused, which both learn."""
+        """See LearningPasses; found: None for a refused pass; both learn that."""
         if self.rank != DATA:
             return learnt
         if found is None:
@@ -288,7 +288,7 @@ class RevealedPasses(LearningPasses):
 
 @dataclass(frozen=True, kw_only=True)
 class EnrolledPasses(RevealedPasses):
-    """The same, of batches that the model owner chooses: the next part of all images of the session, which the data
+    """The same, on batches that the model owner chooses: the next part of all images of the session, which the data
     owner brings to the first pass, in one secret order.
 
     images: of all passes.
@@ -296,7 +296,7 @@ class EnrolledPasses(RevealedPasses):
 
     images: int
     batches: list[Revealed] = field(default_factory=list, repr=False)
-    """This owner's shares of them, once they are in order."""
+    """This owner's shares of them, once ordered."""
 
     @property
     def course(self) -> Course:
@@ -318,7 +318,7 @@ class EnrolledPasses(RevealedPasses):
 
 @dataclass(frozen=True)
 class Enrolling:
-    """The first stage of the first pass of a session, before which all its images are put into order."""
+    """First stage of the first pass of a session, before which all its images are put into order."""
 
     passes: EnrolledPasses
     first: PassStage
@@ -351,7 +351,7 @@ class Enrolling:
 
 
 def check_enrolled(sizes: Sizes, images: int) -> None:
-    """ValueError for more images than one request of correlated randomness can put into order."""
+    """Raise ValueError for more images than one request of correlated randomness can put into order."""
     words = _enrolled_words(sizes)
     if images * (images + 2 * words) > LARGEST_WORDS:
         raise ValueError(

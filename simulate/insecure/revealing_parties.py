@@ -1,7 +1,7 @@
 """INSECURE: owners of a simulated adaptation that reveals outputs of blocks (revealed_outputs.py).
 
-Both take what is revealed from the experiment, since the terms on the wire do not say it. Messages are those of an
-adaptation; rounds of a pass are others.
+The experiment configures both for the revealed outputs, which the terms on the wire do not mention. Messages are those
+of an adaptation; rounds of a pass differ.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RevealingModelOwner(LearningModelOwner):
 
 
 class RevealingLearner(PrivateLearner):
-    """A data owner that outputs are revealed to. keep: as of RevealedPasses; else as of PrivateLearner."""
+    """A data owner that receives block outputs. keep: as in RevealedPasses; otherwise a PrivateLearner."""
 
     MACHINE: ClassVar[type[LearningDataOwner]] = RevealingDataOwner
 
@@ -98,7 +98,7 @@ class RevealingLearner(PrivateLearner):
 
 
 class RevealingTeacher(TeachingParty):
-    """A model owner that reveals outputs; else as of TeachingParty."""
+    """A model owner that reveals outputs; otherwise a TeachingParty."""
 
     MACHINE: ClassVar[type[LearningModelOwner]] = RevealingModelOwner
 
@@ -117,7 +117,7 @@ class RevealingTeacher(TeachingParty):
 
 
 def learner(revealing: Revealing, *given: Any, keep: Keep = forget, **named: Any) -> PrivateLearner:
-    """A data owner of a simulation: as of RevealingLearner, or where nothing is revealed of PrivateLearner."""
+    """Make a data owner of a simulation: a RevealingLearner, or a PrivateLearner if nothing is revealed."""
     if revealing.reveal == "none":
         return PrivateLearner(*given, **named)
     return RevealingLearner(revealing, *given, keep=keep, **named)

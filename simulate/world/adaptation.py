@@ -1,8 +1,8 @@
-"""Double-blind adaptation in memory: private inference in memory, whose data owners go through plans of rounds.
+"""Double-blind adaptation in memory: private inference in memory, whose data owners follow plans of rounds.
 
-Nothing is computed, and there is no secure sum among the data owners: a plan says who survived. Whoever waits for a sum
-has it when the model owner's verdict is known, or is told after OPENING_PATIENCE that there is none. Images that are
-not kept yet are brought before the plan begins; what both keep outlives their sessions.
+Nothing is computed, and there is no secure sum among the data owners: a plan names the survivors. A data owner that
+waits for a sum receives it once the model owner's verdict is known, or a refusal after OPENING_PATIENCE. New images are
+brought before the plan begins; kept shares outlive their sessions.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from tacit.simulate.world.inference import (
 
 OPENING_PATIENCE: Final = 30.0
 Call = tuple[str, tuple[Any, ...]]
-"""What a data owner does between passes: the name of a method of its machine, and its arguments."""
+"""A data owner's action between passes: the name of a method of its machine, and its arguments."""
 PASS: Final[Call] = ("ask", (0.0,))
-"""A pass; in a session of learning a step on the first images."""
+"""A pass; in a training session a step on the first images."""
 
 
 def learning_terms(**changes: Any) -> AdaptationTerms:
-    """Terms of a very small model with a head of two classes and one adapter; changes: other fields, and sizes of what
-    is learned."""
+    """Return terms of a very small model with a head of two classes and one adapter; changes: other fields, and
+    training sizes."""
     sizes = {"adapters": 1, "rank": 1, "classes": 2, "batch": 1, "cut": 8, "gradient": 30}
     learning = LearningSizes(**{name: changes.pop(name, size) for name, size in sizes.items()})
     own: dict[str, Any] = {"purpose": "learning", "rounds": 2, "smallest_cohort": 2, "least_count": 0}
@@ -69,7 +69,7 @@ def round_plan(
 class LearningOwner(Owner):
     world: MemoryAdaptation
     performed: int = 0
-    """How many calls of its plan a data owner has made."""
+    """Number of calls of its plan that a data owner has made."""
     brought: int = 0
 
     @property
@@ -122,14 +122,14 @@ class LearningOwner(Owner):
         self.tell("owners", said)
 
     def provide(self, machine: LearningModelOwner, number: int, since: float) -> None:
-        """Tell the sum that was waited for since then, or why there is none."""
+        """Send the sum awaited since then, or the reason for its loss."""
         world = self.world
         data = world.sum_of(number) if world.sums.verdict(number) == "" else None
         reason = "" if data is not None else world.sums.give_up(number, since)
         self.tell("owners", machine.provide(number, data, world.now, reason))
 
     def wait(self, number: int, since: float) -> None:
-        """What becomes of who waits for a sum for long."""
+        """Resolve a long wait for a sum."""
         machine = self.machine
         assert isinstance(machine, LearningModelOwner)
         if machine.state is InferenceState.SUMMING and machine.data == number:
@@ -150,10 +150,10 @@ class LearningOwner(Owner):
 
 
 class MemoryAdaptation(MemoryInference):
-    """plans: what the data owners do, by name; purposes: of those that do not come to learn; opening: the model owner's
-    policy; counts: how many images data owners state, if they do; request: of each data owner; brought: whether the one
-    image of each has passed the blocks before. behind: how many batches
-    it has behind it with a data owner, if not as many as that says."""
+    """plans: the data owners' actions, by name; purposes: of those that do not come to train; opening: the model
+    owner's policy; counts: stated numbers of images, if any; request: of each data owner; brought: whether the one
+    image of each has passed the blocks before. behind: completed batches at the model owner, if not the data owner's
+    number."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
 
@@ -227,12 +227,12 @@ class MemoryAdaptation(MemoryInference):
         return self.kept[owner, data_owner]
 
     def look_again(self) -> None:
-        """Whoever waits for a verdict looks whether it is known now."""
+        """Let all waiting owners check whether the verdict is known now."""
         for served in [*self.served.values()]:
             served.go_on()
 
     def sum_of(self, number: int) -> bytes:
-        """What stands for the model owner's sum of a round over these survivors."""
+        """Return a placeholder for the model owner's sum of a round over these survivors."""
         size = 8 * sum_words(self.learning.sizes, self.learning.learning)
         return content(size, "sum", number, self.sums.survivors)
 

@@ -1,9 +1,9 @@
-"""A disk that keeps what was synchronised, and of the rest what it likes.
+"""A simulated disk that keeps synchronised data, and an arbitrary part of the rest.
 
-A process that is killed leaves its files as it last saw them. A failure of power leaves of every file what was
-synchronised and any beginning of what was written since, cut anywhere; and of every folder the names that were
-synchronised and any beginning of what became of them since. A rename is one such step: nobody ever sees half of it.
-`aftermaths` are all the disks that a failure may leave, `fail_power` draws one of them.
+A killed process leaves its files in the state that it last saw. A power failure leaves of every file the synchronised
+content and any prefix of later writes, cut anywhere; and of every folder the synchronised names and any prefix of later
+changes. A rename is one such change: no reader ever sees half of it. `aftermaths` yields all disks that a failure may
+leave, `fail_power` draws one of them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tacit.models.file_system import FileSystem
 
 
 class Killed(BaseException):
-    """The process is no more: not an Exception, because nothing in it can handle that."""
+    """The process was killed: not an Exception, because nothing in it can handle that."""
 
 
 @dataclass(eq=False)
 class _File:
     synchronised: bytes = b""
     changes: list[tuple[int, bytes]] = field(default_factory=list)
-    """What was done since: the size that the file was cut to, and what was added."""
+    """Later changes: the size that the file was cut to, and the bytes added."""
 
     @property
     def content(self) -> bytes:
@@ -37,7 +37,7 @@ class _File:
         return last
 
     def states(self) -> Iterator[bytes]:
-        """From what was synchronised to what a reader sees, everything in between that a failure may leave."""
+        """Yield the possible contents after a failure, from the synchronised one to the one that a reader sees."""
         content = self.synchronised
         yield content
         for size, added in self.changes:
@@ -50,7 +50,7 @@ _Names = dict[Path, _File]
 
 
 class SimulatedDisk(FileSystem):
-    """The files of one party. kill_at: the number of the operation in the place of which the process is killed."""
+    """Files of one party. kill_at: number of the operation that kills the process instead."""
 
     def __init__(self, names: _Names | None = None) -> None:
         self.operations = 0
@@ -103,12 +103,12 @@ class SimulatedDisk(FileSystem):
         self._locked.clear()
 
     def fail_power(self, random: Random) -> None:
-        """Lose what is not synchronised, or a part of it."""
+        """Lose unsynchronised data, or a part of it."""
         names = {path: file for folder in self._history.values() for path, file in random.choice(folder).items()}
         self._replace({path: _File(random.choice([*file.states()])) for path, file in names.items()})
 
     def aftermaths(self) -> Iterator[SimulatedDisk]:
-        """All disks that a failure of power may leave now."""
+        """Yield all disks that a power failure may leave now."""
         for folders in product(*self._history.values()):
             names = {path: file for folder in folders for path, file in folder.items()}
             for contents in product(*(dict.fromkeys(file.states()) for file in names.values())):

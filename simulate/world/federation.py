@@ -1,7 +1,7 @@
 """A whole federation in memory: a server and its clients, with their journals and the model on simulated disks.
 
-Clients can be killed, cut off and started again, the server restarted. Instead of training a client draws its vector,
-and instead of learning the server adds 1 to every parameter of the model.
+Clients can be killed, cut off and restarted, and the server restarted. Instead of training, a client draws its vector,
+and the server adds 1 to every parameter of the model.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MODEL: Final = Path("/run/model.safetensors")
 
 
 def small_configuration(clients: int, /, *, parameters: int = 10, **changes: Any) -> Configuration:
-    """A valid configuration for a model of that many parameters."""
+    """Return a valid configuration for a model of that many parameters."""
     settings: dict[str, Any] = {
         "scheme": "fedavg", "mode": "active", "graph": "auto", "colluders": share(0.33, clients), "dropout": 0.33,
         "threshold": 0, "clients": clients, "clip": 1.0, "value_bits": 16, "max_weight": 100, "ring_bits": 32,
@@ -65,7 +65,7 @@ def small_configuration(clients: int, /, *, parameters: int = 10, **changes: Any
 
 
 def added(packing: AnyPacking, vectors: Sequence[Words]) -> npt.NDArray[Any]:
-    """The sum of contributions, which keepers decode."""
+    """Return the sum of contributions, which keepers decode."""
     if isinstance(packing, PlainPacking):
         plain = PlainSum(packing, len(vectors))
         for place, words in enumerate(vectors):
@@ -78,7 +78,7 @@ def added(packing: AnyPacking, vectors: Sequence[Words]) -> npt.NDArray[Any]:
 
 
 def plain_words(packing: PlainPacking, words: Words) -> Words:
-    """A contribution without secure aggregation that follows from words of any bits: values in -1..1, and weights."""
+    """Return a contribution without secure aggregation, derived from any words: values in -1..1, and weights."""
     values = words[: packing.values_length].view("<i4") * 2.0**-31
     weights = 1 + words[:1].astype(np.int64) % packing.max_weight
     given: Any = int(weights[0]) if packing.form is WeightForm.SCALAR else np.repeat(weights, packing.weights_length)
@@ -86,11 +86,11 @@ def plain_words(packing: PlainPacking, words: Words) -> Words:
 
 
 class MemoryFederation(World[Parcel]):
-    """rounds: after which the server finishes; fixed: the part of the model that is not trained; policies: of clients
-    that do not hold the default one; members: a roster and the keys of those who are played, in the place of new ones;
-    groups: of the clients, by number, if they have any; participants, sampling: as of TrainingServer.
+    """rounds: number after which the server finishes; fixed: the part of the model that is not trained; policies: of
+    clients without the default one; members: a roster and keys that replace new ones; groups: of the clients, by
+    number, if any; participants, sampling: as in TrainingServer.
 
-    Everybody draws keys and secrets from the stream of its name, and updates from another one.
+    Every party draws keys and secrets from the stream of its name, and updates from another one.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class MemoryFederation(World[Parcel]):
         self.model = model or np.arange(configuration.state.count, dtype="<f4").tobytes()
         self.fixed = fixed
         self.vectors: dict[tuple[str, int], npt.NDArray[Any]] = {}
-        """What the clients contributed, by name and round."""
+        """The clients' contributions, by name and round."""
         self.clients: dict[str, TrainingClient] = {}
         self._journals: dict[str, journal.JournalFile] = {}
         self.idle: set[str] = set()
@@ -138,13 +138,13 @@ class MemoryFederation(World[Parcel]):
         self.rounds_left = rounds
         self._done: RoundDone | None = None
         self.rosters: dict[str, Roster] = {}
-        """What clients hold instead of the roster of the server."""
+        """Clients' rosters that differ from the server's."""
         self.accepted_groups = ""
-        """The fingerprint of a roster whose groups all clients accept."""
+        """Fingerprint of a roster whose groups all clients accept."""
         self.spending: dict[str, dict[bytes, bytes]] = {}
-        """By party, the statements of clients' spending that it has kept on its disk."""
+        """By party, its persisted statements of clients' spending."""
         self.stated: dict[str, float] = {}
-        """What owners of clients state of their spending."""
+        """Spending as stated by owners of clients."""
         self.start_server()
 
     @property
@@ -157,11 +157,11 @@ class MemoryFederation(World[Parcel]):
     def start_server(
         self, *, completed: int = 0, enough_seconds: float | None = None, regather_seconds: float = 0.0
     ) -> None:
-        """Start, or after a crash restart, the server with the present model; what was under way is lost."""
+        """Start, or after a crash restart, the server with the present model; messages in transit are lost."""
         self.kill(self.host)
         self.dead.discard(self.host)
         self.disks[self.host].start_again()
-        # Transcripts have what is not the default.
+        # Transcripts have values that are not the default.
         chosen: dict[str, Any] = {"regather_seconds": regather_seconds} if regather_seconds else {}
         if self.participants:
             chosen |= {"participants": self.participants, "sampling": self.sampling}
@@ -185,7 +185,7 @@ class MemoryFederation(World[Parcel]):
         )
 
     def start_client(self, name: str) -> TrainingClient:
-        """Start, or after a crash restart, a client with its journal; its hello is under way."""
+        """Start, or after a crash restart, a client with its journal; its hello is in transit."""
         self.kill(name)
         self.dead.discard(name)
         self.disks[name].start_again()
@@ -223,7 +223,7 @@ class MemoryFederation(World[Parcel]):
         self.clients.pop(name, None)
 
     def change_roster(self, roster: Roster) -> None:
-        """The server is given a later version at the end of a round, tells all, and starts with it; clients do not."""
+        """Give the server a later version at the end of a round, to announce and start with; clients keep theirs."""
         done, self._done = self._done, None
         if done is not None:
             self.rounds_left -= 1
@@ -235,7 +235,7 @@ class MemoryFederation(World[Parcel]):
         self.start_server(completed=self.server.round)
 
     def lose_link(self, name: str) -> None:
-        """The link between a client and the server breaks, with all that is under way; both notice."""
+        """Break the link between a client and the server, with all messages in transit; both notice."""
         self.network.forget(lambda link: set(link) == {self.host, name})
         self.network.cut.add(name)
         self.server.link_lost(name, self.now)
@@ -243,7 +243,7 @@ class MemoryFederation(World[Parcel]):
             self.clients[name].server_lost(self.now)
 
     def restore_link(self, name: str) -> None:
-        """It is there again. What the client said meanwhile is under way, what the server said is lost."""
+        """Restore the link. The client's messages since then are in transit, the server's are lost."""
         self.network.forget(lambda link: link == (self.host, name))
         self.network.cut.discard(name)
         self.server.link_back(name)
@@ -259,12 +259,12 @@ class MemoryFederation(World[Parcel]):
             yield self.server.next_deadline, partial(self.tell_time, self.host, self.server)
         rests = self.paused and self._done is not None
         for name, client in self.clients.items():
-            # A client that asks a server again and again whether it is there would keep the world going for ever.
+            # A client that retries an absent server would keep the world running for ever.
             if not (rests and client.state is TrainingState.AWAIT_ROUND and not client.lost):
                 yield client.next_deadline, partial(self.tell_time, name, client)
 
     def work(self) -> bool:
-        """The server applies the sum of the round and goes on."""
+        """Let the server apply the sum of the round and continue."""
         done = self._done
         if done is None or self.paused:
             return False
@@ -277,7 +277,7 @@ class MemoryFederation(World[Parcel]):
         return True
 
     def apply(self, done: RoundDone) -> str:
-        """Make the next model of a sum; returns why that is impossible, if it is."""
+        """Make the next model from a sum; return the reason if that is impossible."""
         self.model = (np.frombuffer(self.model, "<f4") + 1).astype("<f4").tobytes()
         return ""
 
@@ -321,7 +321,7 @@ class MemoryFederation(World[Parcel]):
         payload: Frame | None = None,
         **changes: Any,
     ) -> Parcel:
-        """The next message on that link, as if that party had sent it; changes: fields of the envelope."""
+        """Make the next message on that link, as if that party had sent it; changes: fields of the envelope."""
         client = receiver if sender == self.host else sender
         asks = (
             parcel
@@ -346,13 +346,13 @@ class MemoryFederation(World[Parcel]):
         return written(sender, receiver, message, payload=payload, **fields)
 
     def encrypt(self, order: Reencrypt) -> bytes:
-        """What a client makes of the order: the model, plus a number that only the members know."""
+        """Return a client's result for the order: the model, plus a number that only the members know."""
         model = np.frombuffer(order.model or self.model, "<f4")
         former = shift(order.former) if order.former is not None else 0
         return (model - np.float32(former) + np.float32(shift(order.key))).astype("<f4").tobytes()
 
     def draw(self, name: str, round: int) -> npt.NDArray[Any]:
-        """Uniform ring words as the client's update; without secure aggregation, floats with a weight."""
+        """Draw uniform ring words as the client's update; without secure aggregation, floats with a weight."""
         packing = self.configuration.packing()
         words = packing.ring.unpack(self.streams.of(f"{name} update")(packing.length * packing.ring.wire_bytes))
         self.vectors[name, round] = plain_words(packing, words) if isinstance(packing, PlainPacking) else words
@@ -362,11 +362,11 @@ class MemoryFederation(World[Parcel]):
         return next(iter(self.outcome(Ended, party)[-1:]), None)
 
     def plain_sum(self, done: RoundDone) -> npt.NDArray[Any]:
-        """What the total of a round must be: the sum of the survivors' vectors, in the ring if there is one."""
+        """Return the expected total of a round: the sum of the survivors' vectors, in the ring if there is one."""
         return added(self.configuration.packing(), [self.vectors[name, done.round] for name in done.survivors])
 
     def _later(self, party: str, answer: Callable[[TrainingClient], list[Output]]) -> None:
-        """Let a client answer when its training is over, if its process is still the same."""
+        """Let a client answer after its training, if its process is still the same."""
         client, seconds = self.clients[party], self.training_seconds()
 
         def finish() -> None:
@@ -382,5 +382,5 @@ class MemoryFederation(World[Parcel]):
 
 
 def shift(key: GroupKey) -> int:
-    """What stands for the encryption of a model here: a number that follows from the key."""
+    """Return a placeholder for the encryption of a model: a number that follows from the key."""
     return 16 * int.from_bytes(key.derive(EncryptionLabel.MODEL_KEY)[:2], "little") + 1

@@ -1,7 +1,7 @@
 """Private inference in memory: one model owner, one dealer, and any number of data owners.
 
-Parties can be killed and started again. Nothing is computed: what stands for shares and corrections follows from who
-sends it, and where.
+Parties can be killed and restarted. Nothing is computed: placeholders for shares and corrections follow from their
+sender and their place.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
-class Told:
-    """An output that is no message, and which machine made it."""
+class MachineOutput:
+    """An output that is no message, and the machine that made it."""
 
     party: str
     data_owner: str
     side: Side
-    """Whether it is about the exchange between the owners or the one with the dealer."""
+    """Whether it concerns the exchange between the owners or the one with the dealer."""
     output: Output
 
 
 def content(size: int, *what: object) -> bytes:
-    """What stands for shares: bytes that follow from what they are."""
+    """Return placeholder bytes for shares."""
     return hashlib.shake_256(repr(what).encode()).digest(size)
 
 
 def small_terms(**changes: Any) -> Terms:
-    """Terms of a very small model, for up to three images in passes of up to two; changes: other sizes and fields."""
+    """Return terms of a tiny model, for up to three images in passes of up to two; changes: other sizes and fields."""
     sizes = {
         name: changes.pop(name, size)
         for name, size in {
@@ -88,7 +88,7 @@ def data_owner_names(count: int) -> tuple[str, ...]:
 
 @dataclass
 class Owner:
-    """The shell of one owner in one session: its machine towards the other owner, and the one towards the dealer."""
+    """Shell of one owner in one session: its machine towards the other owner, and the one towards the dealer."""
 
     world: MemoryInference
     name: str
@@ -97,9 +97,9 @@ class Owner:
     material: MaterialOwner | None = None
     ordered: int = 0
     candidates: range = range(0)
-    """Of these the last ones, which are not audited yet."""
+    """The last ones, which are not audited yet."""
     picked: tuple[int, ...] = ()
-    """Those that the last coin has picked."""
+    """Requests picked by the last coin."""
     due: set[int] = field(default_factory=set)
     """Ordered requests whose corrections have not arrived."""
     schedule: tuple[Round, ...] = ()
@@ -115,7 +115,7 @@ class Owner:
 
     @property
     def openings(self) -> list[int]:
-        """How many bytes it opens in each round of the pass."""
+        """Return the bytes that it opens in each round of the pass."""
         return [sizes[self.rank] for _, *sizes in self.schedule]
 
     def begin(self) -> None:
@@ -137,7 +137,7 @@ class Owner:
             if isinstance(output, Transmit):
                 self.world.send(self.name, output)
                 continue
-            self.world.note(Told(self.name, self.data_owner, side, output))
+            self.world.note(MachineOutput(self.name, self.data_owner, side, output))
             self._act(side, output)
         self.go_on()
 
@@ -178,7 +178,7 @@ class Owner:
                 self.tell("owners", machine.mask(layer, masked, self.world.now))
 
     def _open(self) -> None:
-        """Open what the schedule says, up to the first round in which the peer still has to open something."""
+        """Open the scheduled data, up to the first round in which the peer still has to open something."""
         for step, (_, *sizes) in enumerate(self.schedule):
             own, peers = sizes[self.rank], sizes[1 - self.rank]
             if own and step not in self.given:
@@ -188,7 +188,7 @@ class Owner:
                 return
 
     def _words(self, step: int, size: int) -> bytes:
-        """What it opens in a round: of the range 0, or 1 at a data owner whose pass is refused."""
+        """Return its opening in a round: in the range check 0, or 1 at a data owner whose pass is refused."""
         if self.schedule[step].operation == RANGE:
             refused = (self.name, self.machine.number) in self.world.out_of_range
             return refused.to_bytes(size, "little")
@@ -236,15 +236,15 @@ class Owner:
 
 
 class MemoryInference(World[Parcel]):
-    """`told` collects everything that is no message, with the exchange that it is about.
+    """`told` collects all outputs that are no messages, with their exchange.
 
-    inference_requests: of the data owners by name; policies: of those that do not hold the default one. requests: what
-    both owners order for every pass, as bytes of corrections for the model owner and for the data owner. roster: in the
-    place of a new one.
+    inference_requests: of the data owners by name; policies: of those without the default one. requests: both owners'
+    orders for every pass, as bytes of corrections for the model owner and for the data owner. roster: replaces a new
+    one.
     """
 
     KINDS: ClassVar[Kinds] = INFERENCE_MESSAGES
-    """What both owners speak with each other; with the dealer they speak private inference."""
+    """Messages between both owners; with the dealer they use private inference."""
 
     def __init__(
         self,
@@ -265,15 +265,15 @@ class MemoryInference(World[Parcel]):
         self.host = self.roster.server.name
         self.dealer_name = next(member.name for member in self.roster.members if member.role == "dealer")
         self.weights = self.terms.weights
-        """The commitment to the model as it is now."""
+        """Commitment to the current model."""
         self.out_of_range: set[tuple[str, int]] = set()
-        """Passes that are refused: data owner and number."""
+        """Refused passes: data owner and number."""
         self.quota = Quota()
         self.spent: dict[tuple[str, str], Spent] = {}
-        """What peers have used, as an owner's disk has it: the owner, and the peer."""
+        """Peers' use of quotas on the disk of an owner: the owner, and the peer."""
         self.clock = 0.0
         """Unix time."""
-        self.told: list[Told] = []
+        self.told: list[MachineOutput] = []
         self.idle: set[str] = set()
         """Parties that do nothing by themselves: they neither open nor deal."""
         self.service = ModelOwnerService(self.serve, self.KINDS)
@@ -298,7 +298,7 @@ class MemoryInference(World[Parcel]):
             self.owners[name].begin()
 
     def join(self, name: str) -> InferenceDataOwner:
-        """A new session of a data owner, which is yet to start."""
+        """Make a new session of a data owner, which is yet to start."""
         self.network.forget(lambda link: link[1] == name)
         policy = self.policies.get(name, InferencePolicy())
         machine = self.make(
@@ -315,7 +315,7 @@ class MemoryInference(World[Parcel]):
         return machine
 
     def serve(self, data_owner: str) -> InferenceModelOwner:
-        """A new session of the model owner, which is yet to be greeted."""
+        """Make a new session of the model owner, which is yet to be greeted."""
         machine = self.make(
             f"{self.host}/{data_owner}",
             InferenceModelOwner,
@@ -333,12 +333,12 @@ class MemoryInference(World[Parcel]):
     def spent_of(self, owner: str, peer: str) -> Spent:
         return self.spent.get((owner, peer), Spent())
 
-    def note(self, told: Told) -> None:
+    def note(self, told: MachineOutput) -> None:
         self.told.append(told)
 
     def order(self, owner: Owner, again: int = 0) -> None:
-        """Let an owner order what it needs: first for the weights, then for every pass; again: or so many requests in
-        the place of those that were audited."""
+        """Let an owner order its requests: first for the weights, then for every pass; again: or so many requests that
+        replace audited ones."""
         layers = len(weight_bytes(owner.machine.agreed.terms.sizes))
         requests = [*self.requests[:1]] * again or (self.requests if owner.ordered else [(0, 0)] * layers)
         owner.order(msgspec.msgpack.encode(requests), [sizes[owner.rank] for sizes in requests])
@@ -376,7 +376,7 @@ class MemoryInference(World[Parcel]):
         return []
 
     def kill(self, name: str) -> None:
-        """The party is gone, and all others notice at once."""
+        """Remove the party; all others notice at once."""
         super().kill(name)
         lost = f"the link to {name} is lost"
         for dealer, outputs in self.dealers.drop(name, lost, self.now):
@@ -395,7 +395,7 @@ class MemoryInference(World[Parcel]):
             if isinstance(output, Transmit):
                 self.send(self.dealer_name, output)
                 continue
-            self.note(Told(self.dealer_name, dealer.owners[1], "dealer", output))
+            self.note(MachineOutput(self.dealer_name, dealer.owners[1], "dealer", output))
             if isinstance(output, Deal) and self.dealer_name not in self.idle:
                 self.deal(dealer, output)
 
@@ -416,7 +416,7 @@ class MemoryInference(World[Parcel]):
     def forge(
         self, sender: str, receiver: str, message: Message, *, payload: Frame | None = None, **changes: Any
     ) -> Parcel:
-        """The next message on that link, as if that party had sent it; changes: fields of the envelope."""
+        """Make the next message on that link, as if that party had sent it; changes: fields of the envelope."""
         (data_owner,) = {sender, receiver} & self.inference_requests.keys() or {next(iter(self.inference_requests))}
         session = changes.get("session", self.session(data_owner))
         sequence = sum(
@@ -427,7 +427,7 @@ class MemoryInference(World[Parcel]):
         return written(sender, receiver, message, payload=payload, kinds=self.kinds(sender, receiver), **fields)
 
     def session(self, data_owner: str) -> bytes:
-        """The latest session with this data owner: that of the last answer to it."""
+        """Return the latest session with this data owner: that of the last answer to it."""
         link = self.host, data_owner
         sent = [
             *(parcel for parcel in self.log if (parcel.sender, parcel.receiver) == link),
@@ -439,7 +439,7 @@ class MemoryInference(World[Parcel]):
         return self.dealers.sessions[data_owner]
 
     def outcome(self, kind: type[Kind], party: str | None = None, data_owner: str | None = None) -> list[Kind]:
-        """The outputs of one kind, of all parties or of one, about all sessions or those with one data owner."""
+        """Return the outputs of one kind, of all parties or of one, about all sessions or those with one data owner."""
         return [
             told.output
             for told in self.told
@@ -447,7 +447,7 @@ class MemoryInference(World[Parcel]):
         ]
 
     def ended(self, party: str, side: Side = "owners", data_owner: str | None = None) -> InferenceEnded | None:
-        """How the latest exchange of a party on that side ended, with the first data owner by default."""
+        """Return the end of a party's latest exchange on that side, with the first data owner by default."""
         data_owner = data_owner or next(iter(self.inference_requests))
         found = [
             told.output for told in self.told if (told.party, told.data_owner, told.side) == (party, data_owner, side)
@@ -468,9 +468,9 @@ class MemoryInference(World[Parcel]):
         )
 
     def verdicts(self, *, unheard: bool = False) -> set[tuple[Code | None, str]]:
-        """The codes and culprits that all exchanges ended with. RuntimeError if one is not over, or has a deadline.
+        """Return the codes and culprits of all ended exchanges. RuntimeError if one is not over, or has a deadline.
 
-        unheard: the dealer may not have heard that both owners are done; it keeps a session while it has their links.
+        unheard: the dealer may not know that both owners are done; it keeps a session while it has their links.
         """
         for _, machine in self.living():
             over = machine.state.name in ("CLOSED", "ABORTED") or (unheard and machine.state is DealerState.SERVING)

@@ -1,4 +1,4 @@
-"""`secure_sum`: what a secure sum of some vectors is, with the real machines in one process."""
+"""`secure_sum`: the secure sum of some vectors, with the real machines in one process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SERVER = "server"
 
 
 class SumError(Exception):
-    """There is no sum; the message says why."""
+    """There is no sum; the message gives the reason."""
 
 
 def secure_sum(
@@ -27,15 +27,14 @@ def secure_sum(
     lost: Collection[str] = (),
     **settings: Any,
 ) -> SumResult:
-    """The secure sum of vectors of equal length, three or more: by the names of the clients that have them, or those of
-    client-1, client-2, ...
+    """Compute the secure sum of three or more vectors of equal length, by the names of their clients, or as client-1,
+    client-2, ...
 
     clip: the largest absolute value; by default that of these vectors, which real clients cannot know of each other.
-    Values are rounded at random, without bias, to multiples of a step: clip / 2^(value_bits - 1), about; `value_bits`
-    is 20 by default. A coordinate that is below the step in every vector, and not zero, is refused: its sum would be
-    rounding alone.
-    lost: clients that are gone when the others send their vectors, so that the sum is without theirs. settings: of
-    SumSettings. ValueError for what cannot be summed, SumError if too many are lost.
+    Values are rounded at random, without bias, to multiples of a step: about clip / 2^(value_bits - 1); `value_bits` is
+    20 by default. A coordinate that is below the step in every vector, and not zero, is refused: its sum would be only
+    rounding. lost: clients that are gone when the others send their vectors, which are missing in the sum. settings: of
+    SumSettings. ValueError for invalid input, SumError if too many are lost.
     """
     if not isinstance(vectors, Mapping):
         vectors = {f"client-{number}": vector for number, vector in enumerate(vectors, start=1)}

@@ -1,12 +1,12 @@
-"""The one deterministic world in which machines are played: a clock, a network, processes that die and start again.
+"""A deterministic world for machines: a clock, a network, processes that die and restart.
 
-A run is a function of a seed and a schedule. Everything random comes from named streams of the seed, one for every
-party and purpose, so that what one party draws does not depend on when the others draw; keys too, which are for memory
-only. Time stands still while something can be delivered or done, and then leaps to what comes next.
+A run is a function of a seed and a schedule. All randomness comes from named streams of the seed, one for every party
+and purpose, so that a party's draws do not depend on the timing of the others; keys too, which are for memory only.
+Time stands still while something can be delivered or done, and then leaps to the next event.
 
-A link is one direction between two parties. A message arrives after a delay, and never before what was sent earlier
-over the same link; a link may be cut for a while. A transport that breaks its promise loses a message, delivers it
-twice or out of turn; machines must notice that (Conduct).
+A link is one direction between two parties. A message arrives after a delay, and never before an earlier one on the
+same link; a link may be cut for a while. A transport that breaks its promise loses a message, delivers it twice or out
+of turn; machines must notice that (Conduct).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Streams:
         self._streams: dict[str, Entropy] = {}
 
     def of(self, name: str) -> Entropy:
-        """The stream of this name, which goes on where it was: n -> the next n bytes."""
+        """Return the stream of this name, which resumes where it was: n -> the next n bytes."""
         return self._streams.setdefault(name, self._stream(name))
 
     def random(self, name: str) -> Random:
-        """A generator that follows from the seed and the name alone."""
+        """Return a generator that follows from the seed and the name alone."""
         return Random(self._stream(name)(32))
 
     def _stream(self, name: str) -> Entropy:
@@ -54,7 +54,7 @@ class Streams:
 def new_members(
     roles: Mapping[str, Role], streams: Streams, groups: Mapping[str, int] | None = None
 ) -> tuple[Roster, dict[str, SigningKey]]:
-    """A roster of these members, and their keys. groups: numbers of the clients' groups, where they are in any."""
+    """Make a roster of these members, and their keys. groups: numbers of the clients' groups, if any."""
     signing = {name: SigningKey(streams.of(f"{name} signing")(KEY_BYTES)) for name in roles}
     curve = {name: streams.of(f"{name} curve")(KEY_BYTES) for name in roles}
     members = (
@@ -72,7 +72,7 @@ def new_members(
 
 Link = tuple[str, str]
 Choice = Callable[[list[Link]], Link]
-"""Of the links with something that can arrive now, in the order of sending: which delivers next."""
+"""Chooses, among the links that can deliver now, in order of sending, the one that delivers next."""
 
 
 class Addressed(Protocol):
@@ -84,7 +84,7 @@ class Addressed(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its type on the wire."""
+        """Message type on the wire."""
 
 
 Item = TypeVar("Item", bound=Addressed)
@@ -133,7 +133,7 @@ def altered(parcel: Parcel, *, message: Message | None = None, payload: Frame | 
 
 @dataclass(frozen=True, kw_only=True)
 class Conduct:
-    """How a network behaves. Faults are drawn for every message; their probabilities are between 0 and 1."""
+    """Behaviour of a network. Faults are drawn for every message; their probabilities are between 0 and 1."""
 
     least_delay: float = 0.0
     """Seconds; delays are drawn uniformly between this and the most."""
@@ -141,7 +141,7 @@ class Conduct:
     loss: float = 0.0
     repetition: float = 0.0
     overtaking: float = 0.0
-    """That a message arrives before the one sent before it over its link."""
+    """Probability that a message arrives before its predecessor on the link."""
 
 
 CALM: Final = Conduct()
@@ -162,15 +162,15 @@ class Network(Generic[Item]):
         self.choose: Choice = lambda links: links[0]
         """For schedules that are enumerated and not drawn."""
         self.cut: set[str] = set()
-        """Parties whose links are down: what is sent over them waits."""
+        """Parties whose links are down: messages over them wait."""
         self.faults = 0
-        """How many messages were lost, repeated or swapped."""
+        """Number of lost, repeated or swapped messages."""
         self._random = random
         self._count = 0
         self._links: defaultdict[Link, list[_Sent[Item]]] = defaultdict(list)
 
     def send(self, item: Item, now: float) -> None:
-        """Put something onto its link."""
+        """Put a message onto its link."""
         link, conduct = self._links[item.sender, item.receiver], self.conduct
         if self._fault(conduct.loss):
             return
@@ -183,7 +183,7 @@ class Network(Generic[Item]):
             link[-1].item, link[-2].item = link[-2].item, link[-1].item
 
     def take(self, now: float) -> Item | None:
-        """What arrives next, by this time."""
+        """Remove and return the next message that arrives by this time."""
         heads = sorted((queue[0].arrival, queue[0].number, link) for link, queue in self._open())
         due = [link for arrival, _, link in heads if arrival <= now]
         return self._links[self.choose(due)].pop(0).item if due else None
@@ -200,7 +200,7 @@ class Network(Generic[Item]):
         return [sent.item for sent in sorted((sent for queue in queues for sent in queue), key=lambda s: s.number)]
 
     def forget(self, gone: Callable[[Link], bool]) -> None:
-        """What is under way on such links never arrives."""
+        """Drop all messages in transit on such links."""
         for link in filter(gone, self._links):
             self._links[link].clear()
 
@@ -219,7 +219,7 @@ Settings = ParamSpec("Settings")
 
 
 Timer = tuple[float | None, Callable[[], object]]
-"""A deadline, and how its machine is told the time."""
+"""A deadline, and the machine's function for it."""
 
 
 class World(Generic[Item]):
@@ -230,15 +230,15 @@ class World(Generic[Item]):
         self.streams = streams
         self.network: Network[Item] = Network(self.streams.random("network"))
         self.hook: Callable[[Item], Iterable[Item]] = lambda item: [item]
-        """Sees every message before it is delivered, and says what is delivered instead."""
+        """Sees every message before delivery, and returns the messages to deliver instead."""
         self.log: list[Item] = []
-        """What was delivered."""
+        """Delivered messages."""
         self.outputs: list[tuple[str, Output]] = []
-        """Everything that is no message, by party."""
+        """Outputs that are no messages, by party."""
         self.dead: set[str] = set()
-        """Parties that were killed, and not started again."""
+        """Parties that were killed, and not restarted."""
         self.outside = ""
-        """A party that somebody else plays: what is delivered to it is `due`."""
+        """A party outside of this world: messages delivered to it are `due`."""
         self.due: list[Item] = []
         self.disks: defaultdict[str, SimulatedDisk] = defaultdict(SimulatedDisk)
         self._agenda: list[tuple[float, int, Callable[[], object]]] = []
@@ -254,28 +254,28 @@ class World(Generic[Item]):
         return kind(*settings, **more)
 
     def timers(self) -> Iterator[Timer]:
-        """Of every machine of a party that lives."""
+        """Yield the timers of every machine of a living party."""
         raise NotImplementedError
 
     def hand_over(self, item: Item) -> list[Output]:
-        """Feed a message to the machine of its receiver, and emit what comes of it."""
+        """Feed a message to the machine of its receiver, and emit the outputs."""
         raise NotImplementedError
 
     def carried(self, party: str, output: Output) -> Item | None:
         raise NotImplementedError
 
     def act(self, party: str, output: Output) -> None:
-        """What the shell of a party does with an output that is no message."""
+        """Act as the shell of a party on an output that is no message."""
 
     def work(self) -> bool:
-        """Do what a shell does when nothing is under way; whether there was something to do."""
+        """Do a shell's idle work; return whether there was any."""
         return False
 
     def at(self, time: float, act: Callable[[], object]) -> None:
         heappush(self._agenda, (time, next(self._entries), act))
 
     def advance(self, until: Callable[[], bool] = lambda: False) -> bool:
-        """Deliver what arrives now until the condition holds; whether it does. No time passes."""
+        """Deliver arriving messages until the condition holds; return whether it does. No time passes."""
         while not (reached := until()) and (item := self.network.take(self.now)) is not None:
             self.deliver(item)
         return reached
@@ -308,7 +308,7 @@ class World(Generic[Item]):
             self.put(said)
 
     def put(self, item: Item) -> list[Output]:
-        """Deliver a message now, past the hook; returns what its receiver makes of it."""
+        """Deliver a message now, past the hook; return its receiver's outputs."""
         if {item.sender, item.receiver} & self.dead:
             return []
         if item.receiver == self.outside:
@@ -318,7 +318,7 @@ class World(Generic[Item]):
         return self.hand_over(item)
 
     def emit(self, party: str, outputs: list[Output]) -> list[Output]:
-        """Put the messages under way and let the shell do the rest, one after the other; keep what is no message."""
+        """Send the messages and let the shell do the rest, in order; keep other outputs."""
         with self.process(party):
             for output in outputs:
                 if party in self.dead:
@@ -333,7 +333,7 @@ class World(Generic[Item]):
 
     @contextmanager
     def process(self, party: str) -> Iterator[None]:
-        """Around what a process does: where its disk says that it is killed, it does no more."""
+        """Guard a process's actions: they stop where its disk kills it."""
         try:
             yield
         except Killed:
@@ -343,7 +343,7 @@ class World(Generic[Item]):
         self.emit(party, machine.expire(self.now))
 
     def kill(self, name: str) -> None:
-        """The process of a party is gone, with all that is under way to it and from it."""
+        """Kill the process of a party, with all its messages in transit."""
         self.dead.add(name)
         self.network.forget(lambda link: name in link)
 
@@ -351,7 +351,7 @@ class World(Generic[Item]):
         return [output for name, output in self.outputs if isinstance(output, kind) and party in (None, name)]
 
     def say_instead(self, kind: str, sender: str, make: Callable[[Any], Sequence[Any]], *, at: int | None = 0) -> None:
-        """Let this party say something else than its message of that kind, after what earlier calls changed.
+        """Replace this party's message of that kind, after earlier calls' changes.
 
         at: the first one, or the one after so many; None: all of them.
         """

@@ -58,7 +58,7 @@ from tacit.simulate.conformance.peer.inference_cases import (
     ends,
 )
 from tacit.simulate.conformance.peer.script import PeerError, PeerVerdict, Saying, saying, verdict
-from tacit.simulate.world.inference import MemoryInference, Owner, Side, Told, content, small_terms
+from tacit.simulate.world.inference import MachineOutput, MemoryInference, Owner, Side, content, small_terms
 from tacit.simulate.world.world import Parcel
 
 
@@ -102,7 +102,7 @@ class OneSession(MemoryInference):
         self.outside = cast.live
         self._cast = cast
 
-    def note(self, told: Told) -> None:
+    def note(self, told: MachineOutput) -> None:
         super().note(told)
         self._cast.note(told)
 
@@ -178,7 +178,7 @@ class InferenceCast(Cast):
             self.world.put(parcel)
             await self.go_on(self.world)
 
-    def note(self, told: Told) -> None:
+    def note(self, told: MachineOutput) -> None:
         """One of our machines has come to the regular end, or refuses what the live party says."""
         ended = told.output
         if not isinstance(ended, InferenceEnded):
