@@ -1,1 +1,1 @@
-"""Tables and figures of papers, reproduced with real parties: one file for each, one engine and one page for all."""
+"""Tables and figures of papers, reproduced with real parties: one file each, one engine and one page for all."""

@@ -1,8 +1,8 @@
 """Adapting a frozen model, as rows of a study: their settings, and claims about them.
 
-An owner trains a vision transformer on images of its own and distils it into one of polynomials; clients adapt that to
-classes of theirs. All in the clear and in one process: with or without protection the same is learnt. A row is a way to
-adapt, with a data set; a column a way to divide the images. adaptation_runs.py does the work. Nothing here loads torch.
+An owner trains a vision transformer on its own images and distils it into an MPC-friendly one; clients adapt that to
+their classes. All in the clear and in one process: protection does not change the result. A row is a method, with a
+data set; a column a partition of the images. adaptation_runs.py does the work. Loads no torch.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tacit.simulate.experiments.study import Claim
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptationRow(Row):
-    """A way to adapt to a data set, and how large its steps are."""
+    """A method of adaptation to a data set, and its step sizes."""
 
     block: DataBlock
     method: Method
     learning_rate: float
     rate_with_data: float | None = None
-    """The same where a twin is given images; None: no other."""
+    """The same with --data for a twin; None: no other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class AdaptationSettings:
     distillation: DistillationConfiguration
     rounds: int
     decay_rounds: tuple[int, ...]
-    """After these the learning rate is a tenth of what it was."""
+    """Rounds after which the learning rate falls to a tenth."""
     batch_size: int
     divisions: Mapping[str, Division]
     keeps_outputs: bool
@@ -76,7 +76,7 @@ def _compared(
     above: float,
     of: Callable[[Mapping[str, list[float]]], Mapping[str, list[float]]] = dict,
 ) -> Claim:
-    """of: what counts of the differences of the two, seed by seed, by column."""
+    """of: statistic of the two rows' differences, seed by seed, by column."""
     names = (block.row(row), block.row(other))
 
     def judge(rows: Mapping[str, StudyRow]) -> Verdict:

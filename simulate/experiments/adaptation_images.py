@@ -1,7 +1,7 @@
-"""The images of adaptations: the owner's, on which a backbone is made, and the clients', of other classes.
+"""Images of adaptations: the owner's, on which a backbone is made, and the clients', of other classes.
 
-Both may be parts of one data set, by classes or by centres. Images are tensors only for as long as they are asked for:
-at the paper's size those of one data set would take 90 GB. torch is loaded when they are.
+Both may be parts of one data set, by classes or by centres. Tensors of images are temporary: at the paper's size those
+of one data set would take 90 GB. torch is loaded on demand.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class DataPart:
     source: str = ""
-    """A `data.source`; empty for the small twin, which takes digits or the file of --data."""
+    """A `data.source`; empty for the small twin, which uses digits or the file of --data."""
     half: int | None = None
     """The first (0) or the second half (1) of its classes; None: all."""
     centres: tuple[int, ...] = ()
     most_per_class: int | None = None
-    """No more than the first so many of a class, for training and for tests; None: all."""
+    """Only the first so many of each class, for training and for tests; None: all."""
 
     def of_classes(self, count: int) -> Indices:
         return np.arange(count) if self.half is None else np.array_split(np.arange(count), 2)[self.half]
@@ -46,7 +46,7 @@ class DataPart:
 
 class Division(Protocol):
     def divide(self, labels: Indices, centres: Indices | None, *, seed: int) -> list[Indices]:
-        """The indices of every client, for labels int64 [N] and centres [N]. ValueError for too few images."""
+        """Return the indices of every client, for labels int64 [N] and centres [N]. ValueError for too few images."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ByCentre:
 @dataclass(frozen=True, kw_only=True)
 class DataBlock:
     name: str = ""
-    """Name of the data set, with which the names of its rows begin; empty for a small twin."""
+    """Name of the data set, a prefix of its rows' names; empty for a small twin."""
     owned: DataPart
     adapted_to: DataPart
 
@@ -85,18 +85,18 @@ class DataBlock:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelledImages:
-    """Some images of a data set. The printed form shows none of them."""
+    """Some images of a data set. The representation shows none of them."""
 
     dataset: Dataset = field(repr=False)
     samples: Samples = field(repr=False)
-    """The training or the test images of the data set."""
+    """Training or test images of the data set."""
     indices: Indices = field(repr=False)
     labels: torch.Tensor = field(repr=False)
     """Classes of the task, int64 [N], from 0."""
 
     @property
     def centres(self) -> Indices | None:
-        """Where each was taken, int64 [N]; None if the data set does not say."""
+        """Return the centre of each image, int64 [N]; None if the data set does not say."""
         return None if self.samples.centres is None else self.samples.centres[self.indices]
 
     def part(self, order: Order) -> LabelledImages:
@@ -122,8 +122,8 @@ class AdaptationTask:
 
 
 def task(dataset: Dataset, part: DataPart) -> AdaptationTask:
-    """This part of a data set, its classes numbered from 0. ValueError if fewer than two of them have training images,
-    or there is no test image."""
+    """Return this part of a data set, its classes numbered from 0. ValueError if fewer than two of them have training
+    images, or there is no test image."""
     import torch
 
     names = dataset.source.class_names

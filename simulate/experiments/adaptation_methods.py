@@ -1,7 +1,7 @@
-"""Ways to adapt, as rows of a table: beside the blocks of the frozen backbone, or throughout its weights.
+"""Methods of adaptation, as rows of a table: beside the blocks of the frozen backbone, or throughout its weights.
 
-What is beside them learns by the step that is written out in models/adapters/gradients.py; what is throughout learns by
-autograd, and is there to be compared with. Loads torch when it is used.
+Methods beside the blocks train by the explicit step in models/adapters/gradients.py; methods throughout the weights
+train by autograd, for comparison. Loads torch on demand.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Setting:
 
 class Method(Protocol):
     def learn(self, setting: Setting, schedule: Schedule, work: RoundWork, *, seed: int) -> float:
-        """Adapt to the clients' images; the balanced accuracy on the test images. FloatingPointError if training
-        diverges, ActivationError for images beyond what the backbone is calibrated for."""
+        """Adapt to the clients' images; return the balanced accuracy on the test images. FloatingPointError if training
+        diverges, ActivationError for images out of the backbone's calibrated range."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +67,8 @@ class BesideBlocks:
 
 @dataclass(frozen=True)
 class Throughout:
-    """All weights of the backbone, and a new head. Its polynomials are scaled to each batch, in training and tests:
-    weights that move make other intervals."""
+    """All weights of the backbone, and a new head. Its polynomials are scaled to each batch, in training and tests,
+    because changing weights change the intervals."""
 
     def adaptation(self) -> Adaptation:
         from tacit.models.adapters.methods import FullFineTuning
@@ -94,7 +94,7 @@ class LowRankThroughout(Throughout):
 def federated_model(
     model: nn.Module, clients: Sequence[LabelledImages], schedule: Schedule, work: RoundWork, *, seed: int
 ) -> None:
-    """Train what of a model requires gradients, in place, on its device; clients draw their batches as in
+    """Train the parameters that require gradients, in place, on the model's device; clients draw their batches as in
     models/adapters/federated.py. FloatingPointError as soon as the loss of a batch is not finite."""
     import torch
     from torch.nn.functional import cross_entropy
@@ -128,7 +128,7 @@ def federated_model(
 
 
 def model_accuracy(model: nn.Module, images: LabelledImages) -> float:
-    """Balanced accuracy, 0 to 1, in the mode that the model is in."""
+    """Return the balanced accuracy, 0 to 1, in the current mode of the model."""
     import torch
 
     from tacit.models.adapters.federated import balanced

@@ -1,4 +1,4 @@
-"""Does the work of adaptation.py: the owner's backbone, then every row in every column."""
+"""Runs of adaptation.py: the owner's backbone, then every row in every column."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tacit.simulate.federation.processes import Show
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ComputedOutputs:
-    """Labelled images whose blocks' outputs are computed for those that are asked for."""
+    """Labelled images whose blocks' outputs are computed on demand."""
 
     backbone: FriendlyTransformer
     images: LabelledImages
@@ -41,7 +41,7 @@ class ComputedOutputs:
         return self.images.labels.to(self.device)
 
     def part(self, order: Order) -> Features:
-        """See LabelledOutputs. ActivationError for an image beyond what the backbone is calibrated for."""
+        """See LabelledOutputs. ActivationError for an image out of the backbone's calibrated range."""
         part = self.images.part(order)
         outputs = block_outputs(self.backbone, part.tensors().to(self.device))
         return Features(outputs=outputs, labels=part.labels.to(self.device))
@@ -54,7 +54,7 @@ class PreparedAdaptation(Prepared):
     tasks: dict[DataPart, AdaptationTask] = field(repr=False)
     """Tasks of the owner and of the clients whose files were found."""
     _of_seed: dict[int, _Seed] = field(default_factory=dict, repr=False)
-    """State of the measured seed alone: the backbones of several would not fit into memory."""
+    """State of the measured seed alone: several backbones would not fit into memory."""
 
     @property
     def data(self) -> str:
@@ -133,7 +133,7 @@ class PreparedAdaptation(Prepared):
         return student
 
     def outputs(self, backbone: FriendlyTransformer, images: LabelledImages) -> LabelledOutputs:
-        """What its blocks leave of images: at once, or when they are asked for, as the settings say."""
+        """Return the outputs of its blocks: at once, or on demand, depending on the settings."""
         computed = ComputedOutputs(backbone=backbone, images=images, device=self._device)
         return computed.part(np.arange(len(images.indices))) if self.settings.keeps_outputs else computed
 
@@ -153,7 +153,7 @@ class _Seed:
 
 
 def prepare(settings: AdaptationSettings, rows: Sequence[AdaptationRow], request: Request) -> PreparedAdaptation:
-    """Find all images. Raises ValueError for those that these rows do not take, or a device that is not there."""
+    """Find all images. ValueError for unsuitable images, or a missing device."""
     resolve_device(request.device)
     data, blocks = request.data, list(dict.fromkeys(row.block for row in rows))
     if any(block.adapted_to.source for block in blocks):
@@ -181,7 +181,7 @@ def prepare(settings: AdaptationSettings, rows: Sequence[AdaptationRow], request
                 continue
             find(block.owned)
             train = tasks[block.adapted_to].train
-            # Whether there are enough images is known before anything starts, but for rare draws of other seeds.
+            # Check for enough images before anything starts; rare draws of other seeds may still fail.
             for division in settings.divisions.values():
                 division.divide(train.labels.numpy(), train.centres, seed=0)
         if len(missing) == len(blocks):

@@ -16,7 +16,7 @@ from tacit.simulate.experiments.results import StudyRow, Verdict
 from tacit.simulate.experiments.study import Claim, Size, Study
 
 CLIP: Final = 16.0
-"""Beyond the largest coordinate: clipping would change an encrypted gradient in other places than a plain one."""
+"""Beyond the largest coordinate: clipping would affect an encrypted gradient in other places than a plain one."""
 SUMS: Final[dict[str, dict[str, Any]]] = {
     "plain-sum": {
         "aggregation": Aggregation(mode="none", value_bits=32, clip=CLIP),
@@ -38,14 +38,14 @@ ROUNDING: Final = (
 )
 SCHEMES: Final = {
     "unencrypted": None,
-    # From the server's model, as the paper has it.
+    # From the server's model, as in the paper.
     "orthogonal": Encryption(matrix="orthogonal", initial_model="server"),
     "gaussian": Encryption(matrix="gaussian", initial_model="server"),
 }
 
 
 def arms(*, small: bool) -> tuple[Arm, ...]:
-    """Without encryption and with both kinds of matrix, in the clear and under secure aggregation."""
+    """Return arms without encryption and with both kinds of matrix, in the clear and under secure aggregation."""
     twin = TrainingConfiguration(algorithm="fedsgd", learning_rate=0.005, batch_size=256)
     return tuple(
         Arm(

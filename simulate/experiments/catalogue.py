@@ -1,4 +1,4 @@
-"""The studies by the names that the command takes, and those of files outside the package."""
+"""Studies by the names of the command, and studies of files outside the package."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EXAMPLE: Final = "docs/experiments.md has an example"
 
 
 def find_study(name: str) -> Study:
-    """The study of this name, or the STUDY of a file whose name ends in .py. StudyError if there is none."""
+    """Return the study of this name, or the STUDY of a file whose name ends in .py. StudyError if there is none."""
     if name.endswith(".py"):
         return load(Path(name))
     if name not in STUDIES:
@@ -49,7 +49,7 @@ def find_study(name: str) -> Study:
 
 
 def load(path: Path) -> Study:
-    """The STUDY that a file defines. StudyError if there is none, or the file cannot be loaded."""
+    """Return the STUDY that a file defines. StudyError if there is none, or the file cannot be loaded."""
     if not path.is_file():
         raise StudyError(f"{path} is no file; name one that defines STUDY ({_EXAMPLE})")
     spec = importlib.util.spec_from_file_location("tacit_own_study", path)

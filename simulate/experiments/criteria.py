@@ -1,7 +1,7 @@
-"""What a few seeds decide.
+"""Decisions from a few seeds.
 
-A claim about a difference is decided by its mean over the seeds, with the 95 % interval of Student's t around it: as
-wide as so few seeds leave it, with three 4.303 standard errors to each side. Where the interval holds both answers, the
+A claim about a difference is decided by its mean over the seeds, with the 95 % interval of Student's t around it, which
+is wide for so few seeds: with three, 4.303 standard errors to each side. If the interval contains both answers, the
 runs decide nothing, and a single seed never does.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 from tacit.simulate.experiments.results import StudyRow, Verdict, spread
 
 MARGIN: Final = 0.02
-"""Accuracies that differ by no more count as equal: two images of a hundred."""
+"""Accuracies that differ by at most this count as equal: two images of a hundred."""
 INTERVAL: Final = "95 % interval (Student's t; with three seeds 4.303 standard errors to each side)"
 EQUAL_OR_LOWER: Final = (
     f"the accuracy of an arm less that of the unprotected one, seed by seed, and the {INTERVAL} of its mean: equal if "
@@ -35,7 +35,7 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def is_above(values: Sequence[float], bound: float) -> bool | None:
-    """Whether the mean is above a bound by its whole interval; None if it is neither above nor below by as much."""
+    """Return whether the mean is above a bound by its whole interval; None if neither above nor below by as much."""
     if len(values) < 2:
         return None
     # Rounded, so that equal accuracies differ by nothing.
@@ -44,12 +44,12 @@ def is_above(values: Sequence[float], bound: float) -> bool | None:
 
 
 def differences(row: StudyRow, baseline: StudyRow) -> list[float]:
-    """Accuracy of a federation less that of the baseline, seed by seed: both saw the same data in the same order."""
+    """Return the accuracies of a federation minus the baseline's, seed by seed, on the same data in the same order."""
     return [ours - theirs for ours, theirs in zip(row.accuracies, baseline.accuracies, strict=True)]
 
 
 def compare(found: Sequence[float]) -> str:
-    """One of equal, lower, higher and undecided, of differences seed by seed: see EQUAL_OR_LOWER."""
+    """Return one of equal, lower, higher and undecided, for differences seed by seed: see EQUAL_OR_LOWER."""
     if len(found) < 2:
         return "undecided"
     # Rounded, so that a difference of just the margin is within it.

@@ -1,8 +1,8 @@
-"""The images of a study: found and checked before anything starts.
+"""Images of a study: found and checked before anything starts.
 
-They are halved where a study trains a model before, class by class, so that both halves have all classes; the test
-images are the same for both. Where a paper gives every client a fixed number of images, they are a sample. Both are
-always drawn in the same way. Nothing here loads torch.
+They are halved if a study trains a model before, class by class, so that both halves have all classes; the test images
+are the same for both. If a paper gives every client a fixed number of images, they are a sample. Both draws are
+deterministic. Nothing here loads torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SEED: Final = 0
 
 
 class DataError(ValueError):
-    """Images that are missing, or not those that a study needs; the message says what is, and what would do."""
+    """Missing or unsuitable images; the message names them, and suitable ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class StudyImages:
     configuration: DataConfiguration
     source: Source
     name: str
-    """Of the data set or the file."""
+    """Name of the data set or the file."""
 
     @property
     def samples(self) -> tuple[int, int]:
@@ -55,11 +55,11 @@ class StudyImages:
 
 
 def find(path: Path | None, *, clients: int, halved: bool, classes: tuple[int, ...] = ()) -> StudyImages:
-    """The images at `path`: CIFAR-10's files in a directory, or an .npz file; None: digits, where all images do.
+    """Find the images at `path`: CIFAR-10's files in a directory, or an .npz file; None: digits, if any images suffice.
 
-    The clients get equal shares (`partition = "iid"`), of one half of the images where they are `halved`. classes: of
-    images of CIFAR-10's shape, how many; with 43 among them, GTSRB's files are found in a directory too; (): all images
-    do. Raises DataError.
+    The clients get equal shares (`partition = "iid"`), of one half of the images if they are `halved`. classes:
+    required numbers of classes, for images of CIFAR-10's shape; with 43 among them, GTSRB's files in a directory are
+    accepted too; (): any images. Raises DataError.
     """
     if path is None and classes:
         raise DataError(
@@ -123,14 +123,14 @@ def halve(images: StudyImages, directory: Path) -> None:
 
 
 def check_sample(images: StudyImages, wanted: int) -> None:
-    """DataError if there are fewer training images."""
+    """Raise DataError if there are fewer training images."""
     if (found := images.samples[0]) < wanted:
         raise DataError(f"{images.name} has {found:,} training images; all parties together need {wanted:,}")
 
 
 def sample(images: StudyImages, path: Path, *, train: int, test: int) -> None:
-    """Write a file of so many training and test images, drawn at random; of fewer all. OSError if it cannot be
-    written."""
+    """Write a file of so many training and test images, drawn at random, or all if there are fewer. OSError if it
+    cannot be written."""
     generator = np.random.default_rng(_SEED)
     counts = zip(images.samples, (train, test), strict=True)
     drawn = [np.sort(generator.permutation(found)[:wanted]) for found, wanted in counts]
@@ -138,12 +138,12 @@ def sample(images: StudyImages, path: Path, *, train: int, test: int) -> None:
 
 
 def stored(images: StudyImages, path: Path) -> DataConfiguration:
-    """How to read some of these images, which were written as a file."""
+    """Return the configuration for images that were written to a file."""
     return msgspec.structs.replace(images.configuration, source=str(path.resolve()), directory="")
 
 
 def _write(images: StudyImages, path: Path, train: Indices, test: Indices, *, size: int = 0) -> None:
-    """size: of photographs; what is stored as an array stays as it is."""
+    """size: of photographs; images in arrays keep their size."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     for part, samples, indices in (("train", images.source.train, train), ("test", images.source.test, test)):
         arrays |= {f"x_{part}": samples.images.pixels(indices, size=size), f"y_{part}": samples.labels[indices]}

@@ -1,6 +1,6 @@
-"""Makes the runs of a study: every row with every seed, whose results are kept as they come (docs/experiments.md).
+"""Engine of studies: runs every row with every seed, and stores each result (docs/experiments.md).
 
-study.json in its directory has the settings of its runs: finished results are kept only as long as these stay the same.
+study.json in its directory has the settings of its runs: finished results are reused only while these stay the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOT_FINISHED = "not finished"
 
 class Watcher(Protocol):
     def began(self, title: str) -> Show:
-        """A run, or what comes before all runs, begins; returns what is called for the events of its parties."""
+        """Announce a run, or a step before all runs; return the receiver of its parties' events."""
         ...
 
     def ended(self, title: str, run: Run) -> None: ...
@@ -68,20 +68,20 @@ class PreparedStudy:
                     yield Job(row=row, seed=seed)
 
     def finished(self, job: Job) -> Run | None:
-        """The result of a run that is over; None if there is none."""
+        """Return the stored result of a run; None without one."""
         try:
             return msgspec.json.decode(self._file(job).read_bytes(), type=Run)
         except (OSError, msgspec.MsgspecError):
             return None
 
     def keep(self, job: Job, run: Run) -> None:
-        """Write the result of a run. OSError as of `writing`."""
+        """Write the result of a run. OSError as `writing`."""
         with writing(self._file(job)):
             self._file(job).parent.mkdir(parents=True, exist_ok=True)
         write_json(run, self._file(job))
 
     def result(self, *, command: str) -> StudyResult:
-        """Return what there is: the rows, chosen or not, whose runs with these seeds are all over, and the others."""
+        """Return the current result: complete rows, chosen or not, with all of these seeds, and the others."""
         study, measuring = self.study, self.measuring
         rows = [self._row(row) for row in self.size.rows]
         return StudyResult(
@@ -120,8 +120,8 @@ class PreparedStudy:
 def prepare(study: Study, request: Request, *, small: bool, patterns: Sequence[str] = ("*",)) -> PreparedStudy:
     """Check everything that can be checked before a run, and make the directory.
 
-    patterns: the rows that run, as the shell matches names. Raises ValueError for these, the images and the device, and
-    RunDirectoryError for the directory; OSError if the disk is full.
+    patterns: shell patterns of the rows to run. ValueError for these, the images and the device, and RunDirectoryError
+    for the directory; OSError if the disk is full.
     """
     size = study.size(small=small)
     for pattern in patterns:
@@ -147,7 +147,7 @@ def _check_checkpoint(study: Study, size: Size, request: Request) -> None:
 
 
 def run_study(work: PreparedStudy, watcher: Watcher) -> None:
-    """Make every run of the chosen rows that has no result yet. Raises as `Prepared.measure` does."""
+    """Run the chosen rows that have no result yet. Raises as `Prepared.measure`."""
     missing = [job for job in work.jobs() if work.finished(job) is None]
     if missing:
         work.measuring.start(watcher.began)
@@ -173,7 +173,7 @@ def command_line(
     patterns: Sequence[str] = (),
     checkpoint: Path | None = None,
 ) -> str:
-    """The command that repeats these runs, without the places of files on this machine."""
+    """Return the command that repeats these runs, without the places of files on this machine."""
     words = ["tacit", "experiment", Path(name).name, *(["--small"] if small else []), "--seeds", seeds]
     words += [word for pattern in patterns for word in ("--arm", pattern)]
     words += ["--data", data.name] if data is not None else []
@@ -211,7 +211,7 @@ def _claim(study: Study, size: Size, request: Request, measuring: Prepared, *, s
 
 
 def _source(value: object) -> str:
-    """The text of a function: results of another one are no results of this one."""
+    """Return the source of a function, so that a changed function invalidates its results."""
     try:
         return inspect.getsource(value)  # type: ignore[arg-type]
     except (TypeError, OSError):

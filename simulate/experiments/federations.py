@@ -1,4 +1,4 @@
-"""Measures arms: each with every seed a federation of real parties in a directory of its own.
+"""Measures arms: for each seed a federation of real parties in its own directory.
 
 All arms of a seed have the same clients with the same images, the same initial weights and the same order of batches:
 the seed of the experiment fixes them, and protection draws its own random numbers. Runs follow each other in one
@@ -36,7 +36,7 @@ TEST_ACCURACY: Final = Quantity(name="test accuracy", unit="%")
 
 
 class ModelPretrained(Event, frozen=True, kw_only=True):
-    """A model that rows start from is trained."""
+    """The training of the rows' initial model."""
 
     seed: int
     accuracy: float
@@ -47,7 +47,7 @@ class ModelPretrained(Event, frozen=True, kw_only=True):
 
 
 class AbortedError(SimulationError):
-    """A round of a run gave no accuracy, so that the run cannot be compared with others."""
+    """A round of a run has no accuracy, so that the run cannot be compared with others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Arm(Row):
 
 
 def accuracy_of(arm: Arm, run: FederatedRun) -> Values:
-    """The accuracy after the last round, in percent."""
+    """Return the accuracy after the last round, in percent."""
     return {TEST_ACCURACY.name: 100 * run.accuracy}
 
 
@@ -69,18 +69,18 @@ class Federations:
 
     values: Callable[[Arm, FederatedRun], Values] = accuracy_of
     pretraining: TrainingConfiguration | None = None
-    """With it, one half of the training images is kept from the federation, and a model is trained on it centrally."""
+    """With it, half of the training images is withheld from the federation, and a model is trained on it centrally."""
     classes: tuple[int, ...] = ()
-    """Images have the size of CIFAR-10's, and so many classes: 10 of CIFAR-10, 43 of GTSRB; (): any images do, and
-    without --data digits are taken."""
+    """Required numbers of classes, for images of CIFAR-10's size: 10 of CIFAR-10, 43 of GTSRB; (): any images, and
+    digits without --data."""
     images_per_client: Mapping[int, int] = field(default_factory=dict)
     """Training and test images of a client by the number of classes; {}: the clients share all."""
     checkpoint: bool = False
     mean: tuple[float, ...] = ()
-    """By which images are shifted, for each channel as a fraction of 255; without it that of all training images."""
+    """Subtracted from images, per channel as a fraction of 255; empty: mean of all training images."""
     std: tuple[float, ...] = ()
     alpha: float = 0.0
-    """Dirichlet concentration with which clients share the images; 0: alike."""
+    """Dirichlet concentration of the clients' images; 0: equal shares."""
     record_moves: bool = False
 
     def summary(self, rows: Sequence[Row]) -> str:
@@ -173,7 +173,7 @@ class PreparedFederations(Prepared):
             federation=replace(experiment.federation, seed=seed),
             data=data,
             model=model,
-            # Alike, each has its part; else one may have nearly all.
+            # Equal shares; otherwise one client may have nearly all.
             aggregation=replace(
                 experiment.aggregation,
                 max_weight=images if self.settings.alpha else -(-images // experiment.clients),
@@ -192,7 +192,7 @@ class PreparedFederations(Prepared):
             self.request.run(self._pretrain(missing, show))
 
     def measure(self, row: Row, seed: int, show: Show) -> Run:
-        """See Prepared. A run with a seed that was interrupted goes on bit for bit as if it had not been."""
+        """Measure as Prepared does. A resumed run of a seed equals an uninterrupted one bit for bit."""
         assert isinstance(row, Arm), "checked before"
         experiment, directory = self.experiment(row, seed), self.run_directory(row, seed)
         found = self._finished(experiment, directory)
@@ -208,7 +208,7 @@ class PreparedFederations(Prepared):
         return Run(seed=seed, values=dict(self.settings.values(row, run)), seconds=seconds, federation=run)
 
     def _finished(self, experiment: Experiment, directory: Path) -> tuple[FederatedRun, float] | None:
-        """A run that is over, with all rounds completed and judged, and how long it took; None if there is none."""
+        """Return a completed run with all rounds evaluated, and its duration; None without one."""
         run = RunDirectory(directory)
         try:
             summary = msgspec.json.decode(run.summary.read_bytes(), type=Summary)
@@ -279,7 +279,7 @@ def prepare(settings: Federations, study: str, arms: Sequence[Arm], request: Req
         check_sample(images, found.per_client * found.clients)
     for arm in arms:
         for seed in request.seeds:
-            # An experiment that contradicts itself says so now.
+            # Detect experiments that contradict themselves now.
             found.experiment(arm, seed)
     return found
 
@@ -306,7 +306,7 @@ async def pretrain(
     checkpoints: dict[int, Path],
     device: str,
 ) -> dict[str, Any]:
-    """Runs in a process of its own: writes a model for every seed in `checkpoints`, and reports how accurate it is."""
+    """Train a model for every seed into `checkpoints`, in its own process; return the accuracies."""
     import torch
 
     from tacit.models import checkpoint
@@ -320,7 +320,7 @@ async def pretrain(
     chosen = resolve_device(device)
     loaded = images.load(data, image_size=model.image_size)
     for seed, path in checkpoints.items():
-        # The federation's own initial weights come from the bare seed: the two starts are to be independent.
+        # The federation's own initial weights come from the bare seed: the two starts must be independent.
         network = build(model, classes=loaded.classes, channels=loaded.channels, seed=seed + 1_000_000)
         train(network, loaded.x_train, loaded.y_train, training, seed=seed, device=chosen)
         judged = evaluate(network, loaded.x_test, loaded.y_test, batch_size=256, device=chosen)

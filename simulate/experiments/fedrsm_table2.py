@@ -1,9 +1,9 @@
-"""Table II of Chen et al. 2023 (FedRSM): accuracy, communication cost and training time of protections that keep
-something back or add noise.
+"""Table II of Chen et al. 2023 (FedRSM): accuracy, communication cost and training time of protections that withhold
+layers or add noise.
 
-An arm is a method with a model. As in the paper the server sees every update (`aggregation.mode = "none"`). What is
-kept back leaves as zeros, which the paper's costs do not count; FedRSM is run under secure aggregation too, where
-nobody can tell these zeros from the rest.
+An arm is a method with a model. As in the paper the server sees every update (`aggregation.mode = "none"`). Withheld
+tensors are sent as zeros, which the paper's costs do not count; FedRSM also runs under secure aggregation, where these
+zeros are indistinguishable from the rest.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ PUBLISHED: Final = {
 }  # fmt: skip
 SMALL_DISTILLATION: Final = 100
 COSTLY: Final = {"dp-0.1": "DP (0.1), epsilon infinite", "fedsplit": "FedSplit", "fedcg": "FedCG"}
-"""What loses accuracy in the paper; its noise of variance 0.001 loses none."""
+"""Methods that lose accuracy in the paper; its noise of variance 0.001 loses none."""
 RSA_SHARE: Final = 0.10
-"""The largest share of the training time that choosing layers may take."""
+"""Largest fraction of the training time for choosing layers."""
 
 
 def experiment(method: str, model: ModelConfiguration, *, small: bool) -> Experiment:
@@ -77,7 +77,7 @@ def experiment(method: str, model: ModelConfiguration, *, small: bool) -> Experi
     if small and isinstance(protection, FedCG):
         protection = msgspec.structs.replace(protection, distillation_steps=SMALL_DISTILLATION)
     if isinstance(protection, FedRSM) and not small:
-        # What the costs of the paper fit: tests/simulate/experiments/test_fedrsm_costs.py.
+        # Fitted to the paper's costs: tests/simulate/experiments/test_fedrsm_costs.py.
         granularity = "stage" if model.name == "resnet18" else "layer"
         protection = msgspec.structs.replace(protection, granularity=granularity, send_classifier=True)
     return Experiment(
@@ -107,7 +107,7 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
 
 
 def values(arm: Arm, run: FederatedRun) -> Values:
-    """Accuracy, cost and time. Where masks hide which layers are zeros, these are sent."""
+    """Return accuracy, cost and time. Masked layers of zeros count as sent."""
     secure = arm.experiment.aggregation.mode != "none"
     sent = run.cost.sent - (0 if secure else run.cost.kept)
     return {TEST_ACCURACY.name: 100 * run.accuracy, SENT.name: sent / 2**20, ROUNDS.name: run.cost.seconds}

@@ -1,8 +1,8 @@
-"""`fine-tuning`: what of a pretrained vision transformer a federation trains, with and without noise on updates.
+"""`fine-tuning`: parts of a pretrained vision transformer that a federation trains, with and without noise on updates.
 
-Real parties train all parameters of a checkpoint, low-rank products, parallel adapters, or the head alone. Noise is
-alike on each coordinate that is sent, and so grows with the number of them, while the largest norm of an update stays:
-at the same epsilon, noise on all parameters stands beside noise on one of a hundred. A table of our own.
+Real parties train all parameters of a checkpoint, low-rank products, parallel adapters, or the head alone. The noise
+per sent coordinate is equal, so its norm grows with their number, while the largest norm of an update is fixed: at the
+same epsilon, noise on all parameters is compared with noise on one in a hundred. A table of our own.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ EPOCHS: Final = 2
 NOISES: Final = (0.0, 0.03)
 """Standard deviation of the noise of a coordinate, as a multiple of the largest norm of an update."""
 MEAN: Final = (0.485, 0.456, 0.406)
-"""Of ImageNet's pixels, with which the checkpoint was trained."""
+"""Mean of ImageNet's pixels, as in the checkpoint's training."""
 STD: Final = (0.229, 0.224, 0.225)
 NORM: Final = 1.0
 CLIP: Final = 4.0
-"""Of a coordinate; beyond the largest norm and the noise, so that the noise of all clients arrives whole."""
+"""Clip of a coordinate; beyond the largest norm and the noise, so that no client's noise is clipped."""
 
 
 def row(tune: Tuning, noise: float) -> str:
@@ -51,7 +51,7 @@ def row(tune: Tuning, noise: float) -> str:
 
 
 def arm(tune: Tuning, noise: float, *, image_size: int, clients: int, rounds: int) -> Arm:
-    """One row; the checkpoint is that of the command."""
+    """Return one row; the checkpoint is that of the command."""
     protection: Protection = GaussianNoise(dp_clip=NORM, dp_noise=noise) if noise else NoProtection()
     experiment = Experiment(
         federation=FederationSection(clients=clients, rounds=rounds),
@@ -105,7 +105,7 @@ def _withstands(tune: Tuning) -> Claim:
 
 
 def draw(result: StudyResult) -> Figure:
-    """Accuracy over bytes, a panel without and one with noise."""
+    """Plot accuracy over bytes, a panel without and one with noise."""
     from matplotlib.figure import Figure
 
     from tacit.simulate.report.figures import PALETTE

@@ -1,8 +1,8 @@
-"""`foundation`: a pretrained vision transformer adapted by data owners who may not see it, for real.
+"""`foundation`: a pretrained vision transformer adapted by real data owners that may not see it.
 
-Real parties of `tacit adapt` learn on secret shares. The same steps on the same batches in the clear stand beside them,
-and data owners that learn alone from their own images, in the clear too. A table of our own; foundation_runs.py makes
-the runs. Loads no torch.
+Real parties of `tacit adapt` train on secret shares. The same steps on the same batches run in the clear for
+comparison, and so do data owners that train alone on their own images. A table of our own; foundation_runs.py makes the
+runs. Loads no torch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 POINTS: Final = 0.005
-"""By which the accuracy on shares may be below that in the clear."""
+"""Largest accepted loss of accuracy on shares, compared with the clear."""
 SPLITS: Final = {
     "IID": DataConfiguration(partition="iid"),
     "Dirichlet 0.1": DataConfiguration(partition="dirichlet", alpha=0.1),
@@ -116,7 +116,7 @@ def size(
     model: str = "vit_small_patch14_dinov2",
     differences: tuple[str, ...] = (),
 ) -> Size:
-    """All rows at these sizes; images: of all data owners together. probe, adapters: of `learning`."""
+    """Return all rows at these sizes; images: of all data owners together. probe, adapters: of `learning`."""
     common: dict[str, Any] = {"model": model, "image_size": image_size, "owners": owners}
     found = (
         *rows(PROBE, LinearProbeConfiguration(), probe, images=probe_images, **common),
@@ -148,7 +148,7 @@ def _adapted(result: StudyResult) -> Iterator[tuple[StudyRow, AdaptedRun]]:
 
 
 def details(result: StudyResult) -> list[Table | str]:
-    """What passes and steps cost, and how much memory parties took."""
+    """Return tables of the cost of passes and steps, and of the parties' memory."""
     adapted = list(_adapted(result))
     costs = [
         [found.name, name, *msgspec.structs.astuple(part)] for found, run in adapted for name, part in run.parts.items()
@@ -173,7 +173,7 @@ def details(result: StudyResult) -> list[Table | str]:
 
 
 def draw(result: StudyResult) -> Figure:
-    """Accuracy over bytes and over time, a line of panels for each row."""
+    """Plot accuracy over bytes and over time, a line of panels for each row."""
     from matplotlib.figure import Figure
 
     from tacit.simulate.report.figures import PALETTE

@@ -1,6 +1,6 @@
-"""The runs of `foundation`: real parties, and the same learning in the clear.
+"""Runs of `foundation`: real parties, and the same training in the clear.
 
-A run folder that is finished is taken as it is: the command goes on behind it.
+A finished run folder is reused: the command resumes after it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tacit.simulate.federation.processes import ProcessError, Show, warm_up
 
 @dataclass(frozen=True)
 class Peaks:
-    """Peak memory of the processes that run now, by their names."""
+    """Peak memory of the running processes, by name."""
 
     bytes: dict[str, int] = field(default_factory=dict)
 
     def look(self) -> None:
         for party in multiprocessing.active_children():
-            # One that has just ended had its peak before.
+            # A process that has just ended had its peak before.
             with suppress(OSError):
                 if party.pid is not None and (found := status_bytes("VmHWM", party.pid)):
                     self.bytes[party.name] = found
@@ -62,7 +62,7 @@ class PreparedFoundation(Prepared):
         warm_up()
 
     def measure(self, row: Row, seed: int, show: Show) -> Run:
-        """See Prepared; ProcessError for a round that is lost too."""
+        """See Prepared; ProcessError also for a lost round."""
         assert isinstance(row, FoundationRow), "checked before"
         folder = Folder(self.request.out / "runs" / row.directory / str(seed))
         shutil.rmtree(folder.path, ignore_errors=True)
@@ -77,7 +77,7 @@ class PreparedFoundation(Prepared):
         try:
             summary = self.request.run(adapt(experiment, folder, device=self.request.device, show=shown))
         except BoundError as error:
-            # A result as well: other rows go on.
+            # Also a result: other rows continue.
             nothing = dict.fromkeys(quantity.name for quantity in columns.COLUMNS)
             return Run(seed=seed, values=nothing, seconds=time.perf_counter() - begin, refused=str(error))
         if summary.failed or len(summary.completed) < experiment.federation.rounds:
@@ -118,7 +118,7 @@ class PreparedFoundation(Prepared):
 
 
 def adapted(folder: Folder, summary: AdaptationSummary, peak_bytes: dict[str, int]) -> AdaptedRun:
-    """What a run cost, round by round and by part."""
+    """Return the cost of a run, round by round and by part."""
     names = tuple(summary.owners)
     parties = state_of(folder, names).parties
     owners, passes, batches = len(names), summary.kept, summary.batches
@@ -126,7 +126,7 @@ def adapted(folder: Folder, summary: AdaptationSummary, peak_bytes: dict[str, in
     for name in (*names, MODEL_OWNER):
         for batch in parties[name].batches:
             sent[batch.round] += batch.sent + batch.received + batch.preprocessing_bytes
-        # Passes come before the first round's batches.
+        # Passes precede the first round's batches.
         for kept in parties[name].kept:
             sent[1] += kept.sent + kept.received + kept.preprocessing_bytes
     sent[1] += sum(one.weights_bytes for one in summary.owners.values())

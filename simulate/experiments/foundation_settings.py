@@ -10,7 +10,7 @@ from tacit.simulate.experiments.measures import Row
 from tacit.simulate.experiments.results import Quantity
 
 SHARES: Final = Quantity(name="double-blind", unit="%", decimals=1)
-"""Accuracy on test images after the last round, as the next two."""
+"""Accuracy on test images after the last round, like the next two."""
 CLEAR: Final = Quantity(name="in the clear", unit="%", decimals=1)
 ALONE: Final = Quantity(name="data owners alone", unit="%", decimals=1)
 REFUSED: Final = Quantity(name="batches refused", decimals=0)

@@ -1,4 +1,4 @@
-"""How rows of a study are measured: what every kind of measure does, and that which calls a function."""
+"""Measurement of a study's rows: the interface of all kinds, and the kind that calls a function."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ MOST_SEEDS: Final = 1000
 LARGEST: Final = 999_999
 
 Values = Mapping[str, float | None]
-"""By the name of the quantity; None for one that a row does not have."""
+"""By the name of the quantity; None if a row does not have it."""
 
 
 class StudyError(ValueError):
-    """A study, or a choice of its rows and seeds, that cannot be run; the message says why, and what would do."""
+    """An invalid study, or choice of its rows and seeds; the message gives the reason and valid choices."""
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
-    """Ascending numbers and ranges, separated by commas. Raises StudyError."""
+    """Parse ascending numbers and ranges, separated by commas. StudyError."""
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), flags=re.ASCII)
@@ -64,13 +64,13 @@ class Request:
     device: str
     out: Path
     run: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run
-    """Run a coroutine to its end, or until it is interrupted."""
+    """Runs a coroutine to its end, or until it is interrupted."""
     checkpoint: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared(ABC):
-    """Rows that can be measured: their settings and data are checked, and nothing is written yet."""
+    """Rows that are ready to measure: settings and data are checked, and nothing is written yet."""
 
     request: Request
 
@@ -80,30 +80,30 @@ class Prepared(ABC):
 
     @property
     def differences(self) -> Sequence[str]:
-        """Where data or settings are not the paper's, beside those of the size."""
+        """Describe deviations of data or settings from the paper, beyond those of the size."""
         return ()
 
     def missing(self, row: Row) -> str:
         return ""
 
     def start(self, begin: Callable[[str], Show]) -> None:  # noqa: B027  # Most share nothing.
-        """Make what all rows share: by default nothing. begin: is called with the title of what begins, and returns
-        what takes its events. Raises as `measure` does."""
+        """Make the rows' shared resources: by default none. begin: called with the title of a step, returns the
+        receiver of its events. Raises as `measure`."""
 
     @abstractmethod
     def measure(self, row: Row, seed: int, show: Show) -> Run:
-        """Measure a row with a seed. Raises ValueError or OSError for data, model or device that cannot be used,
-        FloatingPointError for a training that diverges, ProcessError or SimulationError for parties that fail."""
+        """Measure a row with a seed. ValueError or OSError for unusable data, model or device, FloatingPointError for a
+        training that diverges, ProcessError or SimulationError for failed parties."""
 
 
 class Measure(Protocol):
-    """How the rows of a size are measured: a dataclass with the settings that they share."""
+    """Measurement of the rows of a size: a dataclass with their common settings."""
 
     def summary(self, rows: Sequence[Row]) -> str:
-        """What it takes, for the list of studies."""
+        """Describe the effort, for the list of studies."""
 
     def prepare(self, name: str, rows: Sequence[Row], request: Request) -> Prepared:
-        """Check these rows of a study, and its data. ValueError for what cannot be used."""
+        """Check these rows of a study, and its data. ValueError for unusable ones."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""The results of a study as files: table.md, table.json and plot.svg, and the plots that studies share.
+"""Results of a study as files: table.md, table.json and plot.svg, and the plots that studies share.
 
-Colours are those of the reports. matplotlib is loaded when something is drawn.
+Colours are those of the reports. matplotlib is loaded on demand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def write(
     details: Sequence[Table | str] = (),
     json_file: Path | None = None,
 ) -> None:
-    """All three files, and a copy of table.json. OSError, which names the file, if one cannot be written."""
+    """Write all three files, and a copy of table.json. OSError, naming the file, if one cannot be written."""
     from tacit.simulate.report.figures import style
 
     with writing(directory / "table.md"):
@@ -72,7 +72,7 @@ def page(result: StudyResult, details: Iterable[Table | str]) -> Iterator[str]:
 
 
 def curves(panels: Mapping[str, Sequence[StudyRow]], *, labels: Mapping[str, str]) -> Figure:
-    """Mean test accuracy after each round, with the range over the seeds, in panels side by side; labels: of rows."""
+    """Plot mean test accuracy after each round, with its range over the seeds, in adjacent panels; labels: of rows."""
     figure, colours = _figure(9.0, 3.8)
     styles = dict(zip(dict.fromkeys(labels.values()), zip(colours, MARKERS, strict=True), strict=False))
     shown: dict[str, Any] = {}
@@ -88,13 +88,13 @@ def curves(panels: Mapping[str, Sequence[StudyRow]], *, labels: Mapping[str, str
         axes.set_xlabel("round")
         axes.grid(axis="y")
     figure.axes[0].set_ylabel("test accuracy (%)")
-    # Of any panel: a row may be finished in one and not in the other.
+    # From any panel: a row may be finished in one and not in the other.
     figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=3)
     return figure
 
 
 def points(result: StudyResult, *quantities: str) -> Figure:
-    """Every run, and the mean of each row, in a panel for each of these quantities; without any, of all columns."""
+    """Plot every run, and the mean of each row, in a panel for each of these quantities, by default all columns."""
     chosen = [one for one in result.columns if not quantities or one.name in quantities]
     rows = result.finished
     figure, colours = _figure(4.0 + 3.0 * len(chosen), 1.2 + 0.4 * len(rows))
@@ -111,7 +111,7 @@ def points(result: StudyResult, *quantities: str) -> Figure:
 
 
 def across(result: StudyResult) -> Figure:
-    """A line for each row over the columns, which have one axis, and every run; a panel for each data set.
+    """Plot a line for each row over the columns, which have one axis, and every run; a panel for each data set.
 
     Rows of several data sets are named "DATA SET: ROW".
     """
@@ -141,7 +141,7 @@ def across(result: StudyResult) -> Figure:
 
 
 def distributions(rows: Sequence[StudyRow], computed: Callable[[StudyRow], npt.NDArray[np.float64]]) -> Figure:
-    """Share of the coordinates that were updated f times: measured as bars, computed as marks, on a logarithmic
+    """Plot the fraction of coordinates that were updated f times: measured as bars, computed as marks, on a logarithmic
     axis."""
     from matplotlib.ticker import MaxNLocator
 

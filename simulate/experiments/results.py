@@ -1,4 +1,4 @@
-"""The result of a study: every run of every row, verdicts, and the settings that they belong to."""
+"""Result of a study: every run of every row, verdicts, and their settings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import msgspec
 from tacit.parties.runs.results import Column, Result, Table, decimals, prose
 
 WORDS: Final = {True: "reproduced", False: "NOT reproduced", None: "not decided"}
-"""By whether a claim is reproduced."""
+"""By the value of `reproduced`."""
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured of a row."""
+    """A measured quantity of a row."""
 
     name: str
     unit: str = ""
@@ -31,14 +31,14 @@ class RunCost(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of all rounds of a run, over all clients."""
 
     sent: int
-    """Bytes that clients sent to the server, of every kind of message."""
+    """Bytes that clients sent to the server, in all kinds of messages."""
     kept: int = 0
-    """Bytes of zeros among them, in the place of whole tensors that a client kept back."""
+    """Bytes of zeros among them, in place of whole tensors that a client withheld."""
     seconds: float
-    """How long the rounds took, one after another."""
+    """Duration of the rounds in sequence."""
     training_seconds: float
     choosing_seconds: float
-    """Seconds in which clients chose what to keep back."""
+    """Seconds in which clients chose tensors to withhold."""
 
 
 class FederatedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,31 +53,31 @@ class FederatedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Coordinates of updates that were clipped, in all rounds."""
     cost: RunCost
     parameters: int = 0
-    """Numbers that are summed in a round."""
+    """Number of summed parameters per round."""
     epsilon_update: float | None = None
-    """With noise: of updates, as in the summary of the run; null without, or where it is infinite."""
+    """With noise: epsilon of updates, as in the summary of the run; null without, or if it is infinite."""
     epsilon_sum: float | None = None
-    """The same of sums."""
+    """Epsilon of sums, likewise."""
     moves: list[int] | None = None
-    """Coordinates of the model that were moved by 0, 1, 2, ... of the rounds, where that was recorded."""
+    """Coordinates of the model that moved in 0, 1, 2, ... of the rounds, if recorded."""
 
     @property
     def accuracy(self) -> float:
-        """After the last round."""
+        """Return the accuracy after the last round."""
         return self.accuracies[-1]
 
 
 class PartCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What one of many equal parts of an adaptation costs."""
+    """Cost of one of many equal parts of an adaptation."""
 
     count: int
     online_seconds: float
     waiting_seconds: float
-    """Waiting for correlated randomness."""
+    """Waiting time for correlated randomness."""
     rounds: int | None
     """Rounds of communication."""
     data_owner_megabytes: float
-    """Sent; likewise the next two, the dealer's to both owners."""
+    """Sent by the data owner; likewise the next two, and the dealer's to both owners."""
     model_owner_megabytes: float
     dealer_megabytes: float
 
@@ -88,9 +88,9 @@ class AdaptedRun(msgspec.Struct, frozen=True, kw_only=True):
     accuracies: list[float]
     """Test accuracy after each round, 0 to 1."""
     seconds: list[float]
-    """Since the first round began, after each."""
+    """Time since the start of the first round, after each."""
     sent_bytes: list[int]
-    """Sent by all parties until then, without the secure sums."""
+    """Bytes sent by all parties until then, without the secure sums."""
     parts: dict[str, PartCost]
     peak_bytes: dict[str, int]
     """Peak memory of a process, by role."""
@@ -101,14 +101,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     values: dict[str, float | None]
-    """Values by the name of the quantity; null where a row does not have it."""
+    """Values by the name of the quantity; null if a row does not have it."""
     seconds: float
     federation: FederatedRun | None = None
     """null: not run by the parties of a federation."""
     adaptation: AdaptedRun | None = None
     """null: not run by the parties of an adaptation."""
     refused: str = ""
-    """Why nothing could be measured: what is learned does not fit the arithmetic on shares."""
+    """Reason for a failed measurement: the task does not fit the arithmetic on shares."""
 
 
 class Statistic(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,11 +126,11 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
     published: dict[str, str] = {}
     """The paper's values, by the name of the quantity."""
     runs: list[Run] = []
-    """All of them, or none if some are missing."""
+    """All runs, or none if some are missing."""
     statistics: dict[str, Statistic] = {}
     """Statistics by the name of the quantity."""
     unfinished: str = ""
-    """Why it has no runs."""
+    """Reason for missing runs."""
 
     @classmethod
     def of(cls, name: str, runs: Sequence[Run], published: dict[str, str]) -> StudyRow:
@@ -150,12 +150,12 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def accuracies(self) -> list[float]:
-        """Test accuracy of every federation after its last round, 0 to 1."""
+        """Return the test accuracy of every federation after its last round, 0 to 1."""
         return [run.accuracy for run in self.federated]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a sentence of a paper is reproduced."""
+    """Verdict on a sentence of a paper."""
 
     claim: str
     criterion: str
@@ -183,11 +183,11 @@ class StudyResult(Result, frozen=True, kw_only=True, tag="tacit.study.2"):
     verdicts: list[Verdict]
     """Verdicts on the claims whose rows have all run."""
     settings: dict[str, str]
-    """The paper's own."""
+    """The paper's own settings."""
     silent: list[str]
-    """Settings that the paper does not give, and those that the full size takes."""
+    """Settings that the paper does not give, and those of the full size."""
     differences: list[str]
-    """Where the settings are not the paper's."""
+    """Deviations from the paper's settings."""
 
     @property
     def finished(self) -> list[StudyRow]:
@@ -200,7 +200,7 @@ class StudyResult(Result, frozen=True, kw_only=True, tag="tacit.study.2"):
             yield f"{WORDS[verdict.reproduced]}: {verdict.claim} ({verdict.detail})"
 
     def table(self, *, every_run: bool = False) -> Table:
-        """Mean and spread of every row that has run; every_run: in one cell, with the value of each run."""
+        """Return mean and spread of every completed row; every_run: in one cell, with the value of each run."""
         finished = self.finished
         columns: list[Column] = [Column("row")]
         cells: list[list[Any]] = [[row.name for row in finished]]
@@ -223,7 +223,7 @@ class StudyResult(Result, frozen=True, kw_only=True, tag="tacit.study.2"):
         return Table(columns=columns, rows=list(zip(*cells, strict=True)), title=title)
 
     def unfinished(self) -> Iterator[str]:
-        """The rows without runs, and why they have none."""
+        """Yield the rows without runs, and the reasons."""
         for reason in dict.fromkeys(row.unfinished for row in self.rows if row.unfinished):
             yield f"{', '.join(row.name for row in self.rows if row.unfinished == reason)}: {reason}"
 
@@ -232,12 +232,12 @@ class StudyResult(Result, frozen=True, kw_only=True, tag="tacit.study.2"):
 
 
 def spread(values: Sequence[float]) -> float:
-    """Sample standard deviation; nan for a single value."""
+    """Return the sample standard deviation; nan for a single value."""
     return statistics.stdev(values) if len(values) > 1 else float("nan")
 
 
 def _with_runs(number: Callable[[float], str], found: tuple[Statistic, list[float]]) -> str:
-    """Mean, spread and values; one number where all are equal."""
+    """Format mean, spread and values; one number if all are equal."""
     statistic, values = found
     text = number(statistic.mean)
     if statistic.spread is not None and len(set(values)) > 1:

@@ -1,6 +1,6 @@
-"""What the studies of Sawada et al. 2024 share: the schemes that they compare, and the paper's settings.
+"""Common parts of the studies of Sawada et al. 2024: the compared schemes, and the paper's settings.
 
-Those of Aso et al. 2023, of the same group, have the same model and training in the full size, and the same twin.
+The studies of Aso et al. 2023, of the same group, have the same model and training in the full size, and the same twin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAPER: Final = (
 ZERO_PROBABILITIES: Final = (0.2, 0.5, 0.8)
 CLIENTS: Final = 5
 ROUNDS: Final = 10
-"""The m of Fig. 6; the text does not say how many epochs Fig. 5 shows."""
+"""m of Fig. 6; the text does not give the number of epochs in Fig. 5."""
 SETTINGS: Final = (
     ("data", "CIFAR-10: 50,000 training and 10,000 test images, resized bilinearly from 32 x 32 to 224 x 224"),
     ("model", "vit_small_patch16_224, pre-trained with ImageNet or not"),
@@ -46,7 +46,7 @@ SECURE_SUM: Final = (
 
 AGGREGATION: Final = Aggregation(value_bits=24)
 POLICY: Final = ClientPolicy(uncoordinated_weights=True)
-"""The paper's clients draw their weights alone."""
+"""The paper's clients draw their weights independently."""
 BINARY: Final[dict[str, Protection]] = {
     f"binary-weights-{zero}": BinaryWeights(zero_probability=zero) for zero in ZERO_PROBABILITIES
 }
@@ -64,7 +64,7 @@ def full(*, pretrained: bool, **sections: Any) -> Experiment:
         training=TrainingConfiguration(
             algorithm="fedavg", epochs=1, batch_size=16, learning_rate=1e-4, optimizer="sgd", weight_decay=0.0
         ),
-        # On a processor an epoch of 10,000 images takes hours.
+        # On a CPU an epoch of 10,000 images takes hours.
         deadlines=Deadlines(join=600.0, train=86400.0, phase=600.0),
         **{"aggregation": AGGREGATION, "policy": POLICY, **sections},
     )

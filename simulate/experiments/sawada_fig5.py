@@ -49,7 +49,7 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
 
 
 def _claims() -> Iterator[Claim]:
-    """The three sentences of the paper about this figure, and what fresh weights are worth beside locked ones."""
+    """Return the three sentences of the paper about this figure, and the benefit of fresh weights over locked ones."""
     claim = "with pre-training every scheme ends as accurate as no protection"
     yield _against_unprotected(claim, [f"pretrained-{scheme}" for scheme in SCHEMES], "equal")
     unprotected = f"scratch-{UNPROTECTED}"
@@ -76,7 +76,7 @@ def _claims() -> Iterator[Claim]:
 
 
 def draw(result: StudyResult) -> Figure:
-    """Two panels, as the figure has them."""
+    """Plot two panels, as in the figure."""
     panels = {
         title: [row for row in result.finished if row.name.startswith(f"{start}-")] for start, title in STARTS.items()
     }
@@ -91,7 +91,7 @@ def _published(start: str, scheme: str) -> str:
 
 
 def _against_unprotected(claim: str, names: Sequence[str], wanted: str) -> Claim:
-    """That all other arms compare so with the unprotected one among them."""
+    """Return the claim that all other arms compare so with the unprotected one among them."""
     (baseline,) = (name for name in names if name.endswith(f"-{UNPROTECTED}"))
 
     def judge(rows: Mapping[str, StudyRow]) -> Verdict:

@@ -1,7 +1,7 @@
-"""Fig. 6 of Sawada et al. 2024: how often a coordinate of the model is updated in m = 10 rounds by n = 5 clients.
+"""Fig. 6 of Sawada et al. 2024: number of updates of a coordinate of the model in m = 10 rounds by n = 5 clients.
 
-Computed by Eq. 13 with the exponent n(m - f), and counted in runs of the real parties: the server records which
-coordinates the sum of every round moves.
+Computed by Eq. 13 with the exponent n(m - f), and counted in runs of the real parties: the server records the
+coordinates that the sum of every round moves.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ DISTANCE: Final = Quantity(name="distance of counted and computed", unit="%")
 LOCKED: Final = {name: scheme for zero in sawada.ZERO_PROBABILITIES for name, scheme in sawada.locked(zero).items()}
 SCHEMES: Final = sawada.FIXED | sawada.BINARY | LOCKED
 ERROR: Final = 1e-6
-"""Probability that a run which follows the computed distribution is found not to."""
+"""Probability of rejecting a run that follows the computed distribution."""
 VIT_SMALL: Final = (14 * 14 + 1) * 384
 """Coordinates of the position embedding of vit_small_patch16_224."""
 TWIN: Final = (4 * 4 + 1) * 32
 LARGEST_TWIN: Final = 10**6
-"""More coordinates than the twin has."""
+"""Exceeds the number of coordinates of the twin."""
 
 
 def arms(*, small: bool) -> tuple[Arm, ...]:
@@ -51,7 +51,7 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
 
 
 def computed(name: str, run: FederatedRun) -> npt.NDArray[np.float64]:
-    """P(f), f = 0..m [m + 1], of a run of the row of this name."""
+    """Return P(f), f = 0..m [m + 1], for a run of the row of this name."""
     protection, moves = SCHEMES[name], _moves(run)
     rounds, coordinates = len(moves) - 1, sum(moves)
     if isinstance(protection, BinaryWeights | LockedBinaryWeights):
@@ -64,19 +64,19 @@ def computed(name: str, run: FederatedRun) -> npt.NDArray[np.float64]:
 
 
 def measured(run: FederatedRun) -> npt.NDArray[np.float64]:
-    """The share of the coordinates that were moved f times."""
+    """Return the fraction of the coordinates that moved f times."""
     moves = np.array(_moves(run), dtype=np.float64)
     shares: npt.NDArray[np.float64] = moves / moves.sum()
     return shares
 
 
 def distance(run: FederatedRun, expected: npt.NDArray[np.float64]) -> float:
-    """Total variation distance of what was counted and what was computed, 0 to 1."""
+    """Return the total variation distance of the counted and the computed distribution, 0 to 1."""
     return float(np.abs(measured(run) - expected).sum() / 2)
 
 
 def bound(expected: npt.NDArray[np.float64], coordinates: int) -> float:
-    """What the distance of so many independent coordinates exceeds with probability at most ERROR.
+    """Return the distance that so many independent coordinates exceed with probability at most ERROR.
 
     Its mean is at most half the sum of the standard deviations of the shares, and one coordinate changes it by at most
     1/coordinates, which gives the rest (McDiarmid's inequality).
@@ -86,12 +86,12 @@ def bound(expected: npt.NDArray[np.float64], coordinates: int) -> float:
 
 
 def values(arm: Arm, run: FederatedRun) -> Values:
-    """How far a run is from what is computed, in percent."""
+    """Return the distance of a run from the computed distribution, in percent."""
     return {DISTANCE.name: 100 * distance(run, computed(arm.name, run))}
 
 
 def _claims() -> Iterator[Claim]:
-    """That the formula holds for each kind of weights, and what the paper concludes from it."""
+    """Return the claims that the formula holds for each kind of weights, and the paper's conclusion."""
     yield _follows("with a fixed position embedding all but that is updated in every round", tuple(sawada.FIXED))
     yield _follows("with fresh weights update counts follow Eq. 13 with the exponent n(m - f)", tuple(sawada.BINARY))
     yield _follows("with locked weights update counts have the two values of Eq. 13", tuple(LOCKED))

@@ -1,9 +1,9 @@
-"""A table or figure of a paper, as data: rows, what is measured of them and how, and claims about them.
+"""A table or figure of a paper, as data: rows, their measurement, and claims about them.
 
-A study may have two sizes. The full one takes the paper's own settings; the small one is a twin that runs in minutes
-and is set so that the paper's claim shows if it is true. By default rows are federations as `tacit simulate` takes
-them, run by real parties; anything else that measures a row with a seed can take their place. The engine (engine.py)
-makes the runs and keeps their results; results.py has what comes of it. Nothing here loads torch.
+A study may have two sizes. The full one has the paper's own settings; the small one is a twin that runs in minutes and
+is set so that a true claim shows. By default rows are federations of `tacit simulate`, run by real parties; any other
+measurement of a row with a seed can replace them. The engine (engine.py) makes the runs and stores their results
+(results.py). Nothing here loads torch.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class Size:
 class Claim:
     rows: tuple[str, ...]
     judge: Callable[[Mapping[str, StudyRow]], Verdict]
-    """Takes exactly these rows."""
+    """Receives exactly these rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A table or figure, and what the paper says of it. StudyError if its parts contradict each other."""
+    """A table or figure, and the paper's claims about it. StudyError if its parts contradict each other."""
 
     name: str
-    """Letters, digits, dots and hyphens: it names a directory too."""
+    """Letters, digits, dots and hyphens: also a directory name."""
     paper: str
     shows: str
-    """Which table or figure, and of what."""
+    """The table or figure, and its subject."""
     claim: str
     settings: tuple[tuple[str, str], ...] = ()
     silent: tuple[str, ...] = ()
-    """What the paper does not say, and what is taken instead."""
+    """Settings that the paper omits, and their substitutes."""
     columns: tuple[Quantity, ...] = (TEST_ACCURACY,)
     full: Size
     small: Size | None = None

@@ -1,8 +1,8 @@
-"""`tastan-reveal`: outputs of blocks that Tastan and Nandakumar 2025 reveal to data owners, and what comes of it.
+"""`tastan-reveal`: outputs of blocks that Tastan and Nandakumar 2025 reveal to data owners, and the consequences.
 
-Real parties adapt a model (simulate/adaptation) three times with the same images, batches and first adapters: data
-owners receive no outputs, those of sampled blocks, or of all. The same rounds in the clear stand beside it. What one
-data owner received is then used to copy blocks (tastan_reveal_runs.py). A table of our own. Loads no torch.
+Real parties adapt a model (simulate/adaptation) three times with the same images, batches and initial adapters: data
+owners receive no outputs, those of sampled blocks, or of all. The same rounds run in the clear for comparison. The
+outputs of one data owner then serve to copy blocks (tastan_reveal_runs.py). A table of our own. Loads no torch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tacit.simulate.experiments.tastan_reveal_settings import CLEAR, COLUMNS, RO
 from tacit.simulate.experiments.tastan_tables import PAPER, TWIN, VIT
 
 AS_ACCURATE: Final = 0.01
-"""How far below the rounds in the clear the accuracy may be on average."""
+"""Largest mean loss of accuracy, compared with the rounds in the clear."""
 AGREES: Final = 0.9
-"""Share of the images with the victim's label from which on blocks count as copied."""
+"""Fraction of images with the victim's label from which on blocks count as copied."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""The runs of `tastan-reveal`: real parties for every kind of reveal, the rounds in the clear, and the copies.
+"""Runs of `tastan-reveal`: real parties for every kind of reveal, the rounds in the clear, and the copies.
 
-The outputs of blocks that are revealed to a data owner are derived from outputs in the clear, and the copies of blocks
-that it makes of them (simulate/adaptation_audit/copies.py) are judged by the victim itself.
+The outputs revealed to a data owner are derived from outputs in the clear, and its copies of blocks
+(simulate/adaptation_audit/copies.py) are evaluated against the victim itself.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _SESSION_BYTES: Final = 32
 def revealed_passes(
     outputs: torch.Tensor, batches: Sequence[Order], reveal: Reveal, *, seed: int
 ) -> list[RevealedPass]:
-    """The outputs that a session reveals of these batches.
+    """Return the outputs that a session reveals of these batches.
 
-    outputs: of all blocks for all images [L, N, T, D]; seed: of the orders, and of the session that the revealed blocks
-    follow from.
+    outputs: of all blocks for all images [L, N, T, D]; seed: of the orders, and of the session that selects the
+    revealed blocks.
     """
     generator = np.random.default_rng([seed, 1])
     session, blocks = generator.bytes(_SESSION_BYTES), len(outputs)
@@ -70,8 +70,8 @@ def copies(
     learning_rate: float,
     seed: int,
 ) -> Values:
-    """Match, copy, and judge by the victim itself. judged: outputs of all its blocks for other images [L, N, T, D],
-    centred. ValueError as `copied_blocks`."""
+    """Match, copy, and evaluate against the victim itself. judged: outputs of all its blocks for other images [L, N, T,
+    D], centred. ValueError as `copied_blocks`."""
 
     def block() -> Block:
         return Block(sizes.width, sizes.heads, qkv_bias=True)
@@ -93,7 +93,7 @@ def copies(
 
 
 _SPY: Final = 0
-"""The data owner that copies: its number, from 0."""
+"""Number, from 0, of the data owner that copies."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class PreparedReveals(Prepared):
         warm_up()
 
     def measure(self, row: Row, seed: int, show: Show) -> Run:
-        """See Prepared; ProcessError for a round that is lost too."""
+        """See Prepared; ProcessError also for a lost round."""
         if seed not in self._of_seed:
             self._of_seed.clear()
             self._of_seed[seed] = _Seed(tempfile.TemporaryDirectory(prefix="tacit-"))
@@ -183,7 +183,7 @@ class PreparedReveals(Prepared):
 
 
 def batches_of(experiment: AdaptationExperiment, images: int, *, seed: int, owner: int) -> list[Order]:
-    """Indices of the images of every batch of a data owner that has so many, in all rounds."""
+    """Return indices of the images of every batch, in all rounds, of a data owner with `images` images."""
     work = FullBatches(experiment.adaptation.batch, experiment.adaptation.batches)
     return [
         batch
@@ -193,7 +193,7 @@ def batches_of(experiment: AdaptationExperiment, images: int, *, seed: int, owne
 
 
 def in_the_clear(found: AdaptationSetting, folder: Folder, *, seed: int) -> float:
-    """The balanced accuracy after the same rounds on outputs in the clear, from the same adapters."""
+    """Return the balanced accuracy after the same rounds on outputs in the clear, from the same adapters."""
     learning = read_learning(folder)
     *_, last = InTheClear(learning, found, seed=seed).rounds()
     return Judge(learning, found.served.transformer, found.test).judged(last).balanced_accuracy

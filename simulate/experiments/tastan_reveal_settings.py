@@ -20,20 +20,20 @@ ROWS: Final = (CLEAR, *REVEALS)
 ACCURACY: Final = Quantity(name="balanced accuracy", decimals=3)
 """On the test images after the last round."""
 DATA_OWNER_SENT: Final = Quantity(name="sent by a data owner", unit="MB")
-"""For one batch, as the next three: the median. In the clear there are no parties, which send or wait."""
+"""For one batch, like the next three: the median. Runs in the clear have no parties that send or wait."""
 MODEL_OWNER_SENT: Final = Quantity(name="sent by the model owner", unit="MB")
 ONLINE: Final = Quantity(name="online phase", unit="s")
 WAITED: Final = Quantity(name="waiting for preprocessing", unit="s")
 REFUSED: Final = Quantity(name="batches refused", decimals=0)
 REVEALED: Final = Quantity(name="outputs revealed", decimals=0)
-"""Of single images; this and what follows is of one data owner, and of rows with something to copy from."""
+"""Outputs of single images; this and the next ones concern one data owner, and rows with outputs to copy from."""
 ORDERED: Final = Quantity(name="orders found", unit="%", decimals=1)
-"""Share of the outputs that were given to their own image, but for the last block's."""
+"""Fraction of the outputs that were matched to their own image, without the last block's."""
 COPIES: Final = Quantity(name="copies", decimals=0)
 ERROR: Final = Quantity(name="largest error", decimals=3)
-"""Of a copy on pairs that were held out, relative to what the blocks add."""
+"""Error of a copy on held-out pairs, relative to the blocks' increment."""
 AGREEMENT: Final = Quantity(name="agreement", decimals=3)
-"""Of the victim with copies in the place of its blocks, with the victim: a share of the test images."""
+"""Agreement of the victim with copies in place of its blocks with the victim: a fraction of the test images."""
 WITHOUT: Final = Quantity(name="agreement without the blocks", decimals=3)
 COPIED: Final = (REVEALED, ORDERED, COPIES, ERROR, AGREEMENT, WITHOUT)
 COLUMNS: Final = (ACCURACY, DATA_OWNER_SENT, MODEL_OWNER_SENT, ONLINE, WAITED, REFUSED, *COPIED)
@@ -42,7 +42,7 @@ COLUMNS: Final = (ACCURACY, DATA_OWNER_SENT, MODEL_OWNER_SENT, ONLINE, WAITED, R
 @dataclass(frozen=True, kw_only=True)
 class RevealSettings:
     experiment: AdaptationExperiment
-    """Without data, seed, known classes and what is revealed."""
+    """Without data, seed, known classes and reveal."""
     copy_epochs: int
     copy_learning_rate: float
     classes: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Tables 1 to 3 of Tastan and Nandakumar 2025: adapters beside a frozen model, and what they are compared with."""
+"""Tables 1 to 3 of Tastan and Nandakumar 2025: adapters beside a frozen model, and alternatives for comparison."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ SMALL_RATES: Final = {TUNING: 0.05, LORA: 0.1, PROBING: 0.1, OURS: 0.1, SAMPLED:
 RATES_WITH_DATA: Final = {PROBING: 0.05, OURS: 0.05, SAMPLED: 0.05}
 """With 0.1 the adapters diverge on CIFAR-10."""
 Published = Mapping[tuple[str, str], tuple[float | None, ...]]
-"""The paper's balanced accuracy by data set and row, for each column; None where it has none."""
+"""The paper's balanced accuracy by data set and row, for each column; None if not given."""
 
 
 READING: Final = (
@@ -120,7 +120,7 @@ class _Table:
 
     @property
     def columns(self) -> tuple[Quantity, ...]:
-        """Balanced accuracy on the test images after the last round: the mean over the classes, 0 to 1."""
+        """Return balanced accuracy on the test images after the last round: the mean over the classes, 0 to 1."""
         return tuple(Quantity(name=name, decimals=3) for name in self.divisions)
 
     def full(self, blocks: Sequence[DataBlock], published: Published) -> Size:
@@ -153,7 +153,7 @@ class _Table:
         return Size(rows=rows, measure=measure, differences=FULL_DIFFERENCES)
 
     def small(self, rounds: int) -> Size:
-        """The twin's; the paper's figures are those of other data."""
+        """Return the twin's size; the paper's values are those of other data."""
         measure = Adaptation(
             model=TWIN,
             teacher=TrainingConfiguration(epochs=20, batch_size=32, learning_rate=2e-3),
@@ -182,7 +182,7 @@ class _Table:
 
 
 def claims(blocks: Sequence[DataBlock], *more: Callable[[DataBlock], Claim]) -> tuple[Claim, ...]:
-    """The paper's sentences, for every data set: those of all tables, and others."""
+    """Return the paper's sentences, for every data set: those of all tables, and others."""
     every = (lambda block: better(block, OURS, PROBING), lambda block: better(block, TUNING, OURS), *more)
     return tuple(claim(block) for block in blocks for claim in every)
 
