@@ -1,6 +1,6 @@
 """Many parties on one machine: experiments described by one file, and the processes that run them.
 
-Public names are those of `__all__`, loaded when they are first asked for; everything else may change.
+Public names are those of `__all__`, loaded on first use; everything else may change.
 """
 
 from importlib import import_module

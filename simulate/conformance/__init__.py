@@ -1,1 +1,1 @@
-"""The conformance kit: what another implementation, or this installation, is checked against."""
+"""The conformance kit: checks of another implementation, or of this installation."""

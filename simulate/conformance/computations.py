@@ -1,7 +1,7 @@
 """Computations: functions that a vector calls by name, from given inputs to an expected result.
 
-A computation is a function with typed keyword parameters; its docstring says what it returns, in the notation of
-vectors. What computes with tensors needs torch, which is imported when such a computation is performed.
+A computation is a function with typed keyword parameters; its docstring describes its result, in the notation of
+vectors. Computations on tensors import torch when they are performed.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
 Computation = Callable[..., Any]
 Computations = Mapping[str, Computation]
 INVALID: Final = "INVALID"
-"""What is refused by its caller, so that it never has a code on the wire."""
+"""For inputs that the caller refuses, so that they never have a code on the wire."""
 
 
 class Refusal(Exception):
-    """A computation that has no result: `code` is the wire code's name, or INVALID."""
+    """A computation without a result: `code` is the wire code's name, or INVALID."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
@@ -78,7 +78,7 @@ def parameters_of(computation: Computation) -> type[msgspec.Struct]:
 def perform(computations: Computations, name: str, inputs: Mapping[str, Any]) -> Any:
     """Return the result for these inputs, all in the notation of vectors.
 
-    Refusal where it has no result; VectorError where the inputs are not such as it takes.
+    Refusal without a result; VectorError for inputs of other types.
     """
     computation = computations.get(name)
     if computation is None:
@@ -130,13 +130,13 @@ class MemberInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     curve_public: Octets
     signing_public: Octets
     group: int = 0
-    """Number of the client's group; 0 where it is in none."""
+    """Number of the client's group; 0 without one."""
     previous: tuple[Octets, ...] = ()
-    """Signing keys that it had before."""
+    """Its previous signing keys."""
 
 
 class PackingInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the layout of a contribution follows from."""
+    """Parameters of a contribution's layout."""
 
     clients: int
     clip: float
@@ -148,7 +148,7 @@ class PackingInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ring_bits: int | None = None
 
     def packing(self) -> Packing:
-        """The layout; ValueError where a sum could wrap."""
+        """Return the layout; ValueError if a sum could wrap."""
         return Packing(**msgspec.structs.asdict(self))
 
 
@@ -176,9 +176,9 @@ class SumTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     fewest_survivors: int
     """In a regular graph, and with groups, the fewest clients in a sum that is opened; otherwise 0."""
     group_key: Octets | None = None
-    """Transcript of the group key of the round, if it has one."""
+    """Transcript of the round's group key, if it has one."""
     groups: tuple[tuple[int, ...], ...] = ()
-    """Members that are in the sum all or none; empty where everybody is in it alone."""
+    """Groups of members that are in the sum together or not at all; empty if every member is a group of its own."""
 
     def agreement(self) -> Agreement:
         """The same for the machines."""
@@ -219,7 +219,7 @@ def mask(*, bits: int, words: Octets, start: int, masks: tuple[MaskInput, ...]) 
 
 
 def agree(*, private: Octets, public: Octets) -> dict[str, bytes]:
-    """X25519: the own public key, and the secret that is shared with a public key, which is checked first."""
+    """X25519: the own public key, and the secret shared with a public key, which is checked first."""
     key = AgreementKey(private)
     check_public_key(public)
     return {"public": key.public, "secret": key.agree(public)}
@@ -242,7 +242,7 @@ def sign(*, private: Octets, label: str, parts: tuple[Octets, ...]) -> dict[str,
 
 
 def verify_signature(*, public: Octets, signature: Octets, label: str, parts: tuple[Octets, ...]) -> bool:
-    """True for a signature that verifies; any other is refused."""
+    """True for a valid signature; any other is refused."""
     verify(public, signature, Label(label.encode()), *parts)
     return True
 
@@ -253,20 +253,20 @@ def seal_once(*, key: Octets, plaintext: Octets, associated: Octets) -> bytes:
 
 
 def open_once(*, key: Octets, ciphertext: Octets, associated: Octets) -> bytes:
-    """The plaintext of what was sealed so."""
+    """The plaintext behind such a ciphertext."""
     return open_sealed(key, ciphertext, associated=associated)
 
 
 def share_secrets(
     *, secrets: tuple[Octets, ...], points: tuple[int, ...], threshold: int, seed: Octets
 ) -> list[list[bytes]]:
-    """Shamir's shares of the secrets: for each point those of all secrets."""
+    """Shamir's shares of the secrets: for each point the shares of all secrets."""
     shares = share(secrets, points=np.array(points, np.int64), threshold=threshold, seed=seed)
     return [[encode_share(one) for one in at_point] for at_point in shares]
 
 
 def reconstruct_secrets(*, shares: tuple[tuple[Octets, ...], ...], points: tuple[int, ...]) -> list[bytes]:
-    """The secrets of such shares, at exactly as many points as the threshold."""
+    """The secrets behind such shares, at exactly as many points as the threshold."""
     elements = np.array([[decode_share(one) for one in at_point] for at_point in shares])
     return reconstruct(elements, np.array(points, np.int64))
 
@@ -290,14 +290,14 @@ def pack_signed(*, bits: int, numbers: tuple[int, ...]) -> bytes:
 
 
 def unpack_signed(*, bits: int, words: Octets) -> list[int]:
-    """Packed ring words read in two's complement."""
+    """Integers in two's complement in packed ring words."""
     ring = Ring(bits)
     numbers: list[int] = ring.signed(ring.unpack(words)).tolist()
     return numbers
 
 
 def packing_layout(*, packing: PackingInput) -> dict[str, int]:
-    """Width of the ring, the integer that stands for the bound, bits of the summed value, and length of the vector."""
+    """Width of the ring, integer representing the bound, bits of the summed value, and length of the vector."""
     layout = packing.packing()
     return {
         "ring_bits": layout.ring.bits,
@@ -310,10 +310,10 @@ def packing_layout(*, packing: PackingInput) -> dict[str, int]:
 def encode_contribution(
     *, packing: PackingInput, values: tuple[float, ...], weights: int | tuple[int, ...], metrics: dict[str, int]
 ) -> dict[str, Any]:
-    """The packed words of weighted values that need no rounding, and how many were clipped."""
+    """The packed words of weighted values that need no rounding, and the number of clipped ones."""
     layout = packing.packing()
     given: Any = weights if isinstance(weights, int) else np.array(weights, np.int64)
-    # No value lies between two integers, so that nothing is drawn from the generator that could matter.
+    # No value lies between two integers, so the generator's draws have no effect.
     encoded = layout.encode(np.array(values, np.float64), given, metrics, np.random.default_rng(0))
     return {"words": bytes(layout.ring.pack(encoded.words)), "clipped": encoded.clipped}
 
@@ -343,7 +343,7 @@ def roster_of(
     standby: bytes | None,
     former: tuple[MemberInput, ...],
 ) -> Roster:
-    """The roster with these rows. operator: the private key of who signs this version; standby: a public key."""
+    """Return the roster with these rows. operator: private key that signs this version; standby: a public key."""
     members, gone = (tuple(Member(**msgspec.structs.asdict(row)) for row in some) for some in (rows, former))
     more: dict[str, Any] = {"lineage": lineage or b"", "standby": standby or b"", "former": gone}
     if operator is None:
@@ -360,7 +360,7 @@ def roster_hash(
     standby: Octets | None = None,
     former: tuple[MemberInput, ...] = (),
 ) -> bytes:
-    """The hash of a roster; operator: the private key of who signs this version, if it has any."""
+    """The hash of a roster; operator: the private key that signs this version, if any."""
     return roster_of(members, version, operator, lineage, standby, former).hash
 
 
@@ -373,13 +373,13 @@ def roster_signature(
     standby: Octets | None = None,
     former: tuple[MemberInput, ...] = (),
 ) -> dict[str, bytes]:
-    """A version of a roster as it travels: its encoding and its operator's signature, made with this private key."""
+    """A version of a roster as it travels: its encoding and its operator's signature with this private key."""
     signed = roster_of(members, version, operator, lineage, standby, former)
     return {"encoded": signed.encoded, "signature": signed.signature}
 
 
 def terms_context(*, terms: SumTerms) -> dict[str, Any]:
-    """The hash of all that a sum's members hold alike, and how its vector is cut into chunks."""
+    """The hash of all data that a sum's members must agree on, and the chunks of its vector."""
     agreement = terms.agreement()
     return {"context": agreement.context, "chunks": agreement.chunks, "chunk_words": agreement.chunk_words}
 
@@ -387,23 +387,23 @@ def terms_context(*, terms: SumTerms) -> dict[str, Any]:
 def pairwise_mask_seed(
     *, private: Octets, public: Octets, sharing: Octets, member: int, peer: int
 ) -> dict[str, bytes | int]:
-    """Seed and sign of the mask of one member towards another."""
+    """Seed and sign of a member's mask towards another member."""
     found = pairwise_mask(AgreementKey(private), public, sharing, member, peer)
     return {"seed": found.seed, "sign": found.sign}
 
 
 Fields = dict[str, Any]
-"""A body or a configuration: byte strings are objects {"hex": ...}, because a body has text as well."""
+"""A body or a configuration: byte strings are objects {"hex": ...}, because a body also has text."""
 
 
 class MessageFamily:
-    """The messages of one kind of link, written and read."""
+    """Messages of one kind of link, written and read."""
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
 
     def computations(self) -> Computations:
-        """By the names that vectors use."""
+        """Return the computations by the names that vectors use."""
         return {"write message": self.write_message, "read message": self.read_message}
 
     def write_message(
@@ -449,24 +449,24 @@ def read_configuration(*, encoding: Octets, policy: Policy, clients: int) -> byt
 
 
 def fields_of(structure: msgspec.Struct) -> Fields:
-    """The fields of a body or an envelope, as vectors have them."""
+    """Return the fields of a body or an envelope in the notation of vectors."""
     fields: Fields = to_hex(msgspec.to_builtins(structure, builtin_types=(bytes,)))
     return fields
 
 
 def structure_of(fields: Fields, kind: Any) -> Any:
-    """The inverse of `fields_of`."""
+    """Invert `fields_of`."""
     return msgspec.convert(from_hex(fields), kind, builtin_types=(bytes,))
 
 
 def use_group_key(*, key: Octets, transcript: Octets, label: str, info: Octets) -> bytes:
-    """The 32 bytes that all members have of a group key for one use."""
+    """The 32 bytes that all members derive from a group key for one use."""
     return GroupKey(0, key, (), transcript).derive(Label(label.encode()), info)
 
 
 Matrix = Literal["orthogonal", "gaussian"]
 DECIMALS: Final = 5
-"""Of the numbers of an encrypted model: machines differ in the last bits of logarithms and cosines."""
+"""Decimals of the numbers of an encrypted model: machines differ in the last bits of logarithms and cosines."""
 
 
 class Tensor(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -477,7 +477,7 @@ class Tensor(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class KeyInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A group key, and whose it is."""
+    """A group key, and its member."""
 
     key: Octets
     transcript: Octets
@@ -499,7 +499,7 @@ def coordinate(
     min_contributors: int,
     survivors: int,
 ) -> list[int]:
-    """The coordinated binary weights of a member in a round; `layers` as name of a tensor to its probability.
+    """The coordinated binary weights of a member in a round; `layers`: probability by name of a tensor.
 
     survivors: of the smallest sum that is opened.
     """
@@ -521,7 +521,7 @@ def encrypt_model(*, group: KeyInput, tensors: tuple[Tensor, ...], matrix: Matri
 
 
 def first_embeddings(*, group: KeyInput, tensors: tuple[Tensor, ...]) -> bytes:
-    """The embeddings of the model that clients begin with, before it is encrypted; all other tensors are zero."""
+    """The embeddings of the clients' initial model, before encryption; all other tensors are zero."""
     return _model(tensors, "orthogonal").initial(group.group_key()).astype("<f4").tobytes()
 
 
@@ -543,12 +543,12 @@ Two = Annotated[tuple[Octets, ...], Meta(min_length=2, max_length=2)]
 
 
 class LayerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A layer of a model as whole numbers."""
+    """A layer of a model in integers."""
 
     words: tuple[int, ...]
-    """The matrix, row after row."""
+    """The matrix, row by row."""
     bias: tuple[int, ...]
-    """What is added; of the embedding a matrix too."""
+    """The added bias; for the embedding also a matrix."""
 
 
 def write_terms(*, terms: Fields) -> dict[str, bytes]:
@@ -558,7 +558,7 @@ def write_terms(*, terms: Fields) -> dict[str, bytes]:
 
 
 def read_terms(*, encoding: Octets) -> Fields:
-    """Terms that are well-formed, with sizes that fit together."""
+    """Well-formed terms, with sizes that fit together."""
     return fields_of(decode_structure(encoding, Terms, limit=TERMS_LIMIT))
 
 
@@ -578,15 +578,14 @@ def commit_to_weights(*, salt: Octets, layers: tuple[LayerInput, ...]) -> bytes:
 
 
 def layers(*, sizes: Sizes) -> list[list[Any]]:
-    """Of every layer in order its name, rows, columns, and the bytes of its masked weights."""
+    """Name, rows, columns, and bytes of the masked weights of every layer, in order."""
     shapes = layer_shapes(sizes)
     return [[name, *shapes[name], size] for name, size in zip(shapes, weight_bytes(sizes), strict=True)]
 
 
 def schedule(*, sizes: Sizes, images: int, batch: int, number: int) -> dict[str, Any]:
-    """The pass of this number of a session: its images; of every round the operation, and the bytes that the model
-    owner and the data owner open.
-    """
+    """The pass of this number of a session: its images; for every round the operation, and the bytes that the model
+    owner and the data owner open."""
     terms = Terms(
         sizes=sizes, results=LOGITS, weights=b"", most_images=images, most_batch=batch, audited=0, arithmetic=b""
     )
@@ -597,7 +596,7 @@ def schedule(*, sizes: Sizes, images: int, batch: int, number: int) -> dict[str,
 def derive_material_key(
     *, session: Octets, terms: Octets, owner: str, owner_contribution: Octets, dealer_contribution: Octets
 ) -> bytes:
-    """The key of an owner's streams of material; `terms` is the digest."""
+    """The key of an owner's preprocessing streams; `terms` is the digest."""
     return material_key(
         session=session,
         terms=terms,
@@ -608,23 +607,22 @@ def derive_material_key(
 
 
 def write_requests(*, requests: tuple[Fields, ...]) -> bytes:
-    """The encoding of requests, as an order carries them."""
+    """The encoding of requests in an order."""
     from tacit.parties.inference.material import decoded_requests, encoded_requests
 
     return encoded_requests(decoded_requests(msgspec.msgpack.encode(requests)))
 
 
 def read_requests(*, encoding: Octets) -> list[Fields]:
-    """Requests that a dealer can meet, as far as each says it alone."""
+    """Requests that a dealer can meet, each checked by itself."""
     from tacit.parties.inference.material import decoded_requests
 
     return [msgspec.to_builtins(request) for request in decoded_requests(encoding)]
 
 
 def draw_material(*, key: Octets, number: int, requests: Octets, rank: Rank) -> list[list[bytes]]:
-    """What an owner (0: the model owner, 1: the data owner) draws for encoded requests with numbers from `number` on:
-    of each request every tensor, as 8-byte words.
-    """
+    """An owner's draws (0: the model owner, 1: the data owner) for encoded requests with numbers from `number` on:
+    every tensor of each request, as 8-byte words."""
     from tacit.parties.inference.material import decoded_requests, drawn
 
     return [
@@ -634,9 +632,8 @@ def draw_material(*, key: Octets, number: int, requests: Octets, rank: Rank) -> 
 
 
 def correct_material(*, keys: Two, requests: Octets) -> list[dict[str, Any] | None]:
-    """What the dealer sends for each of the first encoded requests of a session, and to whom (0: the model owner, 1:
-    the data owner); null where nothing is sent. `keys` are those of both owners, in that order.
-    """
+    """The dealer's corrections for the first encoded requests of a session, and their recipients (0: the model owner,
+    1: the data owner); null without one. `keys` are those of both owners, in that order."""
     from tacit.parties.correlated.material import Dealing
     from tacit.parties.inference.material import decoded_requests, encoded_correction
 
@@ -651,10 +648,8 @@ def correct_material(*, keys: Two, requests: Octets) -> list[dict[str, Any] | No
 def evaluate_trees(
     *, key: Octets, number: int, requests: Octets, rank: Rank, correction: Octets, places: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Of one encoded request, a `Lookup`, with what the dealer sent for it, an owner's shares: for each tree of
-    thresholds whether each of these places is below, modulo 2^`words`; for each tree of points both words of every
-    place, as 8-byte words.
-    """
+    """An owner's shares for one encoded `Lookup` request and the dealer's correction: for each DCF key whether each of
+    these places is below, modulo 2^`words`; for each DPF key both words of every place, as 8-byte words."""
     import numpy as np
 
     from tacit.parties.correlated.trees import below, point_words
@@ -684,7 +679,7 @@ def cosines(*, places: tuple[int, ...]) -> dict[str, Any]:
 
 
 def wave_factors(*, wave: Fields, places: tuple[int, ...]) -> list[list[int]]:
-    """The public factors of a sum of waves where these places are opened: of the first cosine, the first sine, ..."""
+    """The public factors of a Fourier approximation at these opened places: of the first cosine, the first sine, ..."""
     import torch
 
     from tacit.parties.inference.waves import Wave, factors
@@ -694,7 +689,7 @@ def wave_factors(*, wave: Fields, places: tuple[int, ...]) -> list[list[int]]:
 
 
 def inverse_table(*, inverse: Fields, index: int, slope: int) -> dict[str, list[int]]:
-    """Values and slopes of an inverse, with so many bits of an interval and of a place in it."""
+    """Values and slopes of an inverse, with so many bits of an interval and of an offset in it."""
     from tacit.parties.inference.tables import Table
 
     place = {"factor": 1, "low": 0, "high": 1, "domain": 32, "index": index, "slope": slope}
@@ -703,7 +698,7 @@ def inverse_table(*, inverse: Fields, index: int, slope: int) -> dict[str, list[
 
 
 def inverse_steps(*, low: int, high: int, scale: float) -> dict[str, list[int]]:
-    """Ends of the steps of an inverse in steps, and the values between them."""
+    """Ends of the steps of a stepwise inverse, and the values between them."""
     from tacit.parties.inference.tables import SteppedInverse
 
     place = {"factor": 1, "levels": 32, "low": low, "high": high, "scale": scale}
@@ -718,12 +713,12 @@ def write_adaptation_terms(*, terms: Fields) -> dict[str, bytes]:
 
 
 def read_adaptation_terms(*, encoding: Octets) -> Fields:
-    """Terms that are well-formed, with sizes that fit together."""
+    """Well-formed terms, with sizes that fit together."""
     return fields_of(decode_structure(encoding, AdaptationTerms, limit=TERMS_LIMIT))
 
 
 def adaptation_schedule(*, terms: Fields, images: int) -> dict[str, Any]:
-    """A pass of so many images: of every round the operation, and the bytes that the model owner and the data owner
+    """A pass of so many images: for every round the operation, and the bytes that the model owner and the data owner
     open. And the words of a sum."""
     read: AdaptationTerms = structure_of(terms, AdaptationTerms)
     rounds = adaptation_rounds(read, images)
@@ -734,7 +729,7 @@ def adaptation_schedule(*, terms: Fields, images: int) -> dict[str, Any]:
 
 
 def draw_zeros(*, secret: Octets, words: int) -> bytes:
-    """What the model owner adds to so many words of its share, 8 bytes each; the data owner subtracts it."""
+    """The zeros added to so many words of the model owner's share, 8 bytes each, and subtracted by the data owner."""
     from tacit.parties.correlated.material import Keystream
 
     return Keystream(secret).draw((words,)).numpy().astype("<i8").tobytes()
@@ -808,4 +803,4 @@ COMPUTATIONS: Final[Mapping[str, Computations]] = {
         "weigh": weigh,
     },
 }
-"""The computations of each protocol, by the names that vectors use."""
+"""Computations of each protocol, by the names that vectors use."""

@@ -1,6 +1,6 @@
 """Machines of one exchange, a secure sum or an attempt at a group key, together with their links.
 
-In a federation these machines are inside of others, which own the links. Alone, a machine needs links of its own.
+In a federation these machines are inside of others, which own the links. Alone, a machine needs its own links.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tacit.protocol.sum.states import SumTrigger
 
 
 def links(session: bytes, server: str, members: Iterable[str], traffic: Traffic) -> dict[tuple[str, str], Link]:
-    """Make the links of an exchange, by sender and receiver; the bytes of all are counted together."""
+    """Make the links of an exchange, by sender and receiver; one counter has the bytes of all."""
     pairs = [pair for name in members for pair in ((name, server), (server, name))]
     return {(own, peer): Link(own, peer, session, traffic, MESSAGES) for own, peer in pairs}
 
@@ -40,7 +40,7 @@ def hear(machine: Machine[Any], link: Link, frames: Sequence[Frame], now: float)
 
 
 class LinkedMachine:
-    """A machine of an exchange with its links: its inputs and outputs are frames in the place of messages."""
+    """A machine of an exchange with its links: its inputs and outputs are frames instead of messages."""
 
     def __init__(self, machine: Machine[Any], own: str, peers: Iterable[str], *, session: bytes, round: int) -> None:
         self.machine = machine

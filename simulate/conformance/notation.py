@@ -1,7 +1,7 @@
 """Notation of values in the JSON of vectors.
 
-Byte strings are lower-case hex. A long one of zeros is `00*LENGTH`; any other long one that a machine sends is given by
-its hash, `sha256(HASH)`. Structures are objects, sets and tuples are lists, and codes are their names.
+Byte strings are lower-case hex. A long one of zeros is `00*LENGTH`; any other long one in a machine's output is
+represented by its hash, `sha256(HASH)`. Structures are objects, sets and tuples are lists, and codes are their names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from tacit.protocol.core.errors import Code
 
 LONGEST: Final = 4096
-"""Bytes of the longest byte string that is written out."""
+"""Bytes of the longest literal byte string."""
 MOST_ZEROS: Final = 1 << 24
 PATTERN: Final = r"^(([0-9a-f]{2})*|00\*[0-9]{1,8}|sha256\([0-9a-f]{64}\))$"
 
@@ -25,7 +25,7 @@ _ZEROS: Final = re.compile(r"00\*([0-9]{1,8})")
 
 
 class VectorError(ValueError):
-    """A vector that nobody can replay: it is not in this notation, or speaks of what is not there."""
+    """A vector that cannot be replayed: invalid notation, or a reference to something missing."""
 
 
 class _PlainBytes(type):
@@ -34,11 +34,11 @@ class _PlainBytes(type):
 
 
 class Octets(bytes, metaclass=_PlainBytes):
-    """The annotation of a byte string in the inputs of vectors: it is written as above, and read as plain bytes."""
+    """Annotation of a byte string in the inputs of vectors: written as above, and read as plain bytes."""
 
 
 def octets(text: str) -> bytes:
-    """Return the byte string that a text stands for. VectorError where it stands for none, or for its hash."""
+    """Return the byte string behind a text. VectorError for invalid text, and for a hash."""
     if rule := _ZEROS.fullmatch(text):
         if int(rule[1]) > MOST_ZEROS:
             raise VectorError(f"{text}: at most {MOST_ZEROS} bytes")
@@ -55,7 +55,7 @@ def written(data: bytes | bytearray | memoryview) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a result, or an input, as JSON has it. TypeError for what has no place in a vector."""
+    """Return a result, or an input, in JSON types. TypeError for values that cannot occur in a vector."""
     if isinstance(value, bytes | bytearray | memoryview):
         return written(value)
     if isinstance(value, msgspec.Struct):
@@ -72,7 +72,7 @@ def plain(value: Any) -> Any:
 
 
 def to_hex(value: Any) -> Any:
-    """The value, of plain types, with every byte string as {"hex": ...}: for values that have text as well."""
+    """Return a value of plain types with every byte string as {"hex": ...}: for values that also have text."""
     if isinstance(value, bytes | bytearray | memoryview):
         return {"hex": written(value)}
     if isinstance(value, Mapping):
@@ -87,7 +87,7 @@ def from_hex(value: Any) -> Any:
 
 
 def octets_hook(kind: type[Any], value: Any) -> Any:
-    """Lets msgspec read what is annotated as Octets."""
+    """Let msgspec decode values annotated as Octets."""
     if kind is Octets and isinstance(value, str):
         return octets(value)
     raise VectorError(f"expected {kind.__name__}, got {value!r}")

@@ -1,7 +1,7 @@
-"""Transcripts: the inputs and outputs of all machines in one run, to be replayed into any implementation.
+"""Transcripts: the inputs and outputs of all machines in one run, for replay in any implementation.
 
 Machines are replayed independently: the file has every message, so that an implementation of one role needs only the
-steps of its machine (docs/spec/vectors.md). A message that no step sends was forged, or changed on its way.
+steps of its machine (docs/spec/vectors.md). A message that no step sends was forged, or changed in transit.
 """
 
 from __future__ import annotations
@@ -97,26 +97,26 @@ class TranscriptStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Input of one machine, and the expected outcome."""
 
     about: str = ""
-    """Purpose of the run that begins with this step, where the file has several."""
+    """Purpose of the run that begins with this step, if the file has several."""
     machine: str
-    """Name of the party, followed by a slash and the peer where the party has a machine for each peer. A machine
-    that is created under the name of another takes its place."""
+    """Name of the party, followed by a slash and the peer where the party has a machine for each peer. A new machine
+    replaces an earlier one of the same name."""
     do: str
     """`create`, `receive`, or a call of the role."""
     role: str = ""
     """Role of the machine that is created."""
     given: dict[str, Any] = {}
-    """Settings of the machine that is created, beside the common ones; or arguments of the call."""
+    """Settings of the created machine, beside the common ones; or arguments of the call."""
     message: Place | None = None
-    """The message that is received."""
+    """The received message."""
     now: float = 0.0
-    """Seconds since the beginning."""
+    """Seconds since the start."""
     entropy: str = ""
     """The random bytes that the machine draws in this step, in hexadecimal."""
     sends: tuple[Place, ...] = ()
     """The messages that the machine sends, in order."""
     events: tuple[dict[str, Any], ...] = ()
-    """Reports to the party around the machine, in order; a refusal has a `code`."""
+    """Reports to the party's shell, in order; a refusal has a `code`."""
     state: str = ""
     deadline: float | None = None
     """When `expire` must be called."""
@@ -138,7 +138,7 @@ class TranscriptFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 @dataclass(frozen=True)
 class PlayedRole:
-    """A kind of machine. make: its parameters are the settings; calls: methods that the party around it calls."""
+    """A kind of machine. make: its parameters are the settings; calls: methods that the party's shell calls."""
 
     make: Callable[..., Any]
     calls: tuple[str, ...]
@@ -155,14 +155,14 @@ class PlayedProtocol:
 
 
 def _sums(policy: OpeningPolicy, opened: int = 0, current: int = 0, survivors: tuple[str, ...] = ()) -> RoundSums:
-    """Make the state that all sessions of a model owner share: it decides which sums of its shares are disclosed."""
+    """Make the state shared by all sessions of a model owner: it decides which sums of its shares are disclosed."""
     return RoundSums(policy, opened, current, survivors)
 
 
 def _kept(
     terms_digest: bytes = b"", last: Prefix = (0, NOTHING), before: Prefix = (0, NOTHING), uses: int = 0
 ) -> KeptRecord:
-    """Make the record of what an owner keeps of a data owner's images, which outlives its sessions."""
+    """Make an owner's record of a data owner's kept images, which outlives its sessions."""
     return KeptRecord(terms_digest, last, before, uses)
 
 
@@ -276,7 +276,7 @@ EVENTS: Final[Mapping[type, tuple[str, ...]]] = {
     SumAsked: ("sum asked", "number"),
     SumTold: ("sum told", "number", "data"),
 }
-"""Event of each output, and its fields; a dotted field has the name of its first part."""
+"""Event of each output, and its fields; a dotted field is named by its first part."""
 REPORTS: Final[tuple[type[Event], ...]] = (
     ClientDropped,
     ComplaintReceived,
@@ -290,7 +290,7 @@ REPORTS: Final[tuple[type[Event], ...]] = (
 
 
 def event_of(output: Any) -> dict[str, Any] | None:
-    """Return the event of an output that is no message; None where transcripts have none."""
+    """Return the event of an output that is no message; None for outputs outside of transcripts."""
     if isinstance(output, REPORTS):
         return {"event": output.tag, **{name: plain(getattr(output, name)) for name in reported(type(output))}}
     inner = output.entry if isinstance(output, Journal) else output.spent if isinstance(output, Charged) else output
@@ -299,7 +299,7 @@ def event_of(output: Any) -> dict[str, Any] | None:
 
 
 def reported(kind: type[Event]) -> list[str]:
-    """Return the fields of an event that are recorded: neither those that its log fills in, nor words for a person."""
+    """Return the recorded fields of an event: neither those that its log adds, nor text for people."""
     return [name for name in kind.__struct_fields__ if name not in (*Event.__struct_fields__, "detail")]
 
 
@@ -340,7 +340,7 @@ _READ: Final[Mapping[Any, Callable[[Any], Any]]] = {
         Code[value["code"]], "it cannot go on", culprit=value["culprit"]
     ),
 }
-"""Readers of the types that msgspec does not read."""
+"""Readers of types that msgspec does not support."""
 
 
 class Replay:
@@ -357,10 +357,10 @@ class Replay:
         self._machines: dict[str, Any] = {}
         self._role_of: dict[str, PlayedRole] = {}
         self._entropy = b""
-        """The random bytes of this step that are not drawn yet."""
+        """Random bytes of this step that are not drawn yet."""
 
     def take(self, step: TranscriptStep) -> None:
-        """Carry out a step. VectorError where its outcome is another, or where it cannot be carried out."""
+        """Carry out a step. VectorError if its outcome differs, or it cannot be carried out."""
         party = step.machine.split("/")[0]
         self._entropy = bytes.fromhex(step.entropy)
         outputs = self._outputs(step)
@@ -439,7 +439,7 @@ class Replay:
 
 
 def outputs_of(result: Any) -> list[Output]:
-    """Return the outputs in the result of a call: they stand alone, or last in a tuple, or there are none."""
+    """Return the outputs in the result of a call: alone, last in a tuple, or none."""
     last = result[-1] if isinstance(result, tuple) else result
     return last if isinstance(last, list) else []
 
@@ -455,7 +455,7 @@ def deadline_of(machine: Any) -> float | None:
 
 
 def same_message(frames: Sequence[Frame], due: Sequence[str]) -> bool:
-    """Return whether frames are those of a transcript, but for an explanation, because its words are free."""
+    """Return whether frames equal those of a transcript, except for an explanation, whose text is free."""
     found = [written(frame) for frame in frames]
     if found == list(due) or len(due) < 2:
         return found == list(due)
@@ -465,7 +465,7 @@ def same_message(frames: Sequence[Frame], due: Sequence[str]) -> bool:
 
 
 def replay(transcript: TranscriptFile) -> str:
-    """Replay every step. Return the first one that does not hold, and why; empty if all hold."""
+    """Replay every step. Return the first one that fails, and the reason; empty if all succeed."""
     try:
         machines = Replay(transcript)
     except VectorError as error:

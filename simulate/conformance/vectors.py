@@ -1,7 +1,7 @@
 """Vector files, and checking this installation against them.
 
 A file has either computations, each with its result or the code of its refusal, or the transcript of a run
-(transcripts.py). Whatever keeps a file from being replayed to its end is a verdict against it, with the number of the
+(transcripts.py). If a file cannot be replayed to its end, the verdict names the reason and the number of the
 computation or step.
 """
 
@@ -20,7 +20,7 @@ from tacit.simulate.conformance.computations import COMPUTATIONS, Computations, 
 from tacit.simulate.conformance.transcripts import TranscriptFile, replay
 
 SCHEMA: Final = "schema.json"
-"""The one file among the vectors that is none."""
+"""The one file among the vectors that is not a vector."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"inputs": "with"}):
@@ -54,7 +54,7 @@ class VectorVerdict(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     """Computations, or steps of a transcript."""
     fault: str
-    """The first step with another outcome than expected, or why the file cannot be replayed; empty if it passed."""
+    """First step with an unexpected outcome, or the reason why the file cannot be replayed; empty if it passed."""
 
 
 class VectorVerdicts(Result, frozen=True, kw_only=True, tag="tacit.vectors.1"):
@@ -110,7 +110,7 @@ def _replayed(content: bytes) -> tuple[int, str]:
 
 
 def _fault(computations: Computations, step: Step) -> str:
-    """Why the step does not hold; empty if it does."""
+    """Return why the step fails; empty if it succeeds."""
     try:
         result = perform(computations, step.do, step.inputs)
     except Refusal as refused:
@@ -125,7 +125,7 @@ def _fault(computations: Computations, step: Step) -> str:
 
 
 def _difference(expected: Any, seen: Any, place: str) -> str:
-    """The first place where the two differ, and how; empty if they are the same."""
+    """Describe the first difference; empty if both are equal."""
     if type(expected) is not type(seen):
         return f"{place}: expected {_shown(expected)}, got {_shown(seen)}"
     if isinstance(expected, dict) and expected.keys() == seen.keys():

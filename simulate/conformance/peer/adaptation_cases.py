@@ -1,8 +1,8 @@
-"""What our parties do to a live one in double-blind adaptation, and what the specification says of it then.
+"""Cases of double-blind adaptation: our parties' actions against a live one, and the specified reactions.
 
-As in private inference (inference_cases.py): one lie, and a session that ends for everybody in it, with the right code.
-In an honest one the live party plays a round of learning through, up to its sum. A model owner tells no sum of one data
-owner alone, so where a sum is due another data owner of ours learns in the same round.
+As in private inference (inference_cases.py): one lie, and a session that ends for all its parties, with the right code.
+In an honest case the live party completes a training round, up to its sum. A model owner reveals no sum of one data
+owner alone, so where a sum is due another data owner of ours trains in the same round.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ from tacit.simulate.conformance.peer.script import Lie, Saying, altered, carried
 
 SUM, NO_SUM, ASKS = "tells the sum", "tells no sum", "asks for the sum"
 STRANGER: Final = "zzz"
-"""No data owner; behind all that are."""
+"""A name that is no data owner, and sorts after all of them."""
 
 
 class SharedRound(InferenceCase):
-    """One script, in which another data owner of ours learns in the same round, and asks for its sum."""
+    """One script, in which another data owner of ours trains in the same round, and asks for its sum."""
 
 
 @dataclass(frozen=True)
 class OtherLearning(InferenceCase):
-    """One script in which so much more is to be learned than the scales are for that come with it."""
+    """One script with more to train than the accompanying scales allow."""
 
     rank: int = 0
     classes: int = 0
@@ -84,14 +84,14 @@ def _next_pass(scene: Scene, said: Saying) -> list[Saying]:
 
 
 def _round_over(scene: Scene, said: Saying) -> list[Saying]:
-    """The same round once more, from the parameters that its sum has given."""
+    """Repeat the round, from the parameters of its sum."""
     begun = scene.former[BeginRound]
     assert isinstance(begun.message, BeginRound)
     return list(altered(BeginRound, based=begun.message.number)(scene, begun))
 
 
 def _going_on(result: str, *cases: InferenceCase) -> tuple[InferenceCase, ...]:
-    """The same in sessions of learning: where all goes on, that is the result."""
+    """Return the same cases in training sessions that continue: that is the result."""
     return tuple(
         replace(case, expected=f"{result}, {COMPLETES}") if case.expected == COMPLETES else case for case in cases
     )
@@ -155,7 +155,7 @@ ADAPTED_MODEL_OWNER_CASES: Final = (
     *_going_on(NO_SUM, *WELCOME_CASES),
     *MATERIAL_CASES,
 )  # fmt: skip
-"""What our data owner and our dealer do to a live model owner. What is not the dealer's is our data owner's."""
+"""Actions of our data owner and our dealer against a live model owner. By default our data owner's."""
 
 
 def _learning(**sizes: int) -> Lie:
@@ -221,4 +221,4 @@ ADAPTED_DATA_OWNER_CASES: Final = (
     *_going_on(ASKS, *WELCOME_CASES),
     *WELCOME_ENDINGS,
 )  # fmt: skip
-"""What our model owner and our dealer do to a live data owner. What is not the dealer's is our model owner's."""
+"""Actions of our model owner and our dealer against a live data owner. By default our model owner's."""

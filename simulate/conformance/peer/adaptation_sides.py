@@ -1,8 +1,8 @@
-"""Whom we play in double-blind adaptation: an owner and the dealer, towards the other owner.
+"""Our sides in double-blind adaptation: an owner and the dealer, towards the other owner.
 
-Our parties are those of private inference in other sessions (inference_cast.py). Towards a model owner a second data
-owner of ours is there in those cases in which a sum is due. Towards a data owner the dealer serves the sums too
-(adaptation_sums.py), to all other data owners, which are ours and tell the model owner that they have survived.
+Our parties are those of private inference in other sessions (inference_cast.py). Towards a model owner, our second data
+owner takes part in cases with a sum. Towards a data owner the dealer serves the sums too (adaptation_sums.py), to all
+other data owners, which are ours and report to the model owner that they survived.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tacit.simulate.world.world import Parcel
 
 
 class LearnersAndDealer(OwnerAndDealer, MemoryAdaptation):
-    """As OwnerAndDealer, in sessions of learning."""
+    """As OwnerAndDealer, in training sessions."""
 
 
 class TeacherAndDealer(OwnerAndDealer, MemoryAdaptation):
@@ -49,7 +49,7 @@ class TeacherAndDealer(OwnerAndDealer, MemoryAdaptation):
         return self._served.session.own_sum()
 
     def others_say(self, number: int) -> None:
-        """All other data owners have learned in the round, and say who survived."""
+        """Let all other data owners report that they trained in the round, and its survivors."""
         survivors = self._served.session.survivors
         for name in survivors:
             if name != self.outside:
@@ -62,7 +62,7 @@ class TeacherAndDealer(OwnerAndDealer, MemoryAdaptation):
 
 class AgainstLearner(AgainstDataOwner):
     """We play the model owner at this address, and the dealer, whose sums are at another one. A live data owner that
-    has learned a round, or is refused, must be started again."""
+    completed a round, or is refused, must be restarted."""
 
     SPOKEN = ADAPTATION_MESSAGES
 
@@ -91,7 +91,7 @@ class AgainstLearner(AgainstDataOwner):
         return TeacherAndDealer(self, found, self._served)
 
     async def begin(self) -> None:
-        # Who comes to the sums again and again, and never to the model owner, is no sign of life.
+        # A party that contacts only the sums, never the model owner, is no sign of life.
         async with asyncio.timeout(self.wait):
             await super().begin()
 
@@ -116,8 +116,8 @@ class AgainstLearner(AgainstDataOwner):
 
 
 class AgainstTeacher(AgainstModelOwner):
-    """We play these two data owners, of whom the first tells the lies; the model owner listens at the address, and has
-    told no sum before."""
+    """We play these two data owners, the first of which lies; the model owner listens at the address, and has revealed
+    no sum before."""
 
     SPOKEN = ADAPTATION_MESSAGES
     TERMS = AdaptationTerms
@@ -132,9 +132,9 @@ class AgainstTeacher(AgainstModelOwner):
         self.lines[other] = Line(other, live.name, link)
         self._other = other
         self._number = 0
-        """Of the round of this case, or the last."""
+        """Number of this case's round, or the last one."""
         self._told = 0
-        """The last round whose sum was told."""
+        """Last round whose sum was revealed."""
 
     def session_on(self, terms: Terms) -> OneSession:
         found = adaptation_terms(terms)

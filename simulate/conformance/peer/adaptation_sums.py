@@ -1,8 +1,8 @@
-"""The sums of what data owners have learned, which our dealer serves to a live data owner and to ours: one round of
-learning, and one in which its sum is told.
+"""Sums of data owners' parameters, which our dealer serves to a live data owner and to ours: one training round, and
+one in which its sum is revealed.
 
-Nothing is learned by ours: their shares are random words. The model owner's sum, which is ours too, is what makes of
-all of them parameters of zero, and counts that can be.
+Our data owners train nothing: their shares are random words. The model owner's sum, also ours, completes them to
+parameters of zero, and valid counters.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from tacit.simulate.conformance.peer.script import saying, with_received
 from tacit.simulate.world.world import Parcel
 
 SECONDS: Final = 100.0
-"""That the live data owner gives a phase, if it is not told to go on."""
+"""Phase deadline of the live data owner, unless it is told to continue."""
 
 
 class SumsOfShares:
-    """At this address, one session after the other: whenever the live data owner says hello."""
+    """At this address, one session after the other, for each hello of the live data owner."""
 
     def __init__(self, keyring: Keyring, live: str, terms: AdaptationTerms, address: str) -> None:
         sums, dealer = roster_of_sums(keyring.roster), keyring.roster.dealer.name
@@ -82,7 +82,7 @@ class SumsOfShares:
 
 
 class SharesSession(Session):
-    """One session of sums; `reproach` also says whether the live data owner has contributed what is no share."""
+    """One session of sums; `reproach` also reports an invalid share from the live data owner."""
 
     def __init__(self, keyring: Keyring, live: str, terms: AdaptationTerms, number: int) -> None:
         task = RoundsTask(words=sum_words(terms.sizes, terms.learning), rounds=1)
@@ -94,9 +94,9 @@ class SharesSession(Session):
         configuration = configure_rounds(proposal, task)
         self.keeper = RoundsKeeper(configuration)
         self.survivors: tuple[str, ...] = ()
-        """Of the round of learning, once it is over."""
+        """Survivors of the training round, once it is over."""
         self.fault = ""
-        """What is wrong with what the live data owner has contributed."""
+        """Fault in the live data owner's contribution."""
         self._weight, _ = sum_of_weights(len(keyring.roster.clients), terms.least_count)
         super().__init__(keyring, live, configuration, number=number, model=self.keeper.bytes)
 

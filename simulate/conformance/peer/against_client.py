@@ -1,7 +1,7 @@
 """A server that lies to one live client, whose peers are machines of ours in this process.
 
-A session begins with every hello of the live client. After each lie an honest round is run with it, and its share in
-the sum is decoded: masks that did not fall away would show.
+A session begins with every hello of the live client. After each lie an honest round runs with it, and its share in the
+sum is decoded: masks that did not cancel would show.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tacit.simulate.world.federation import MemoryFederation
 from tacit.simulate.world.world import Parcel
 
 _POLICY: Final = Policy(schemes=get_args(Scheme), smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
-"""Of our own clients, which accept what is proposed to the live one."""
+"""Policy of our own clients, which accept the live client's proposals."""
 
 
 @dataclass
@@ -55,11 +55,11 @@ class Observation:
     summed: bool = False
     """Whether the client's vector was in the sum of the round with the lie."""
     round: int | None = None
-    """The round with the lie, once it is over: of others nothing is noted then."""
+    """Round with the lie, once it is over; other rounds are not recorded before."""
     answer: bytes = b""
-    """The shares that the client is to answer a complaint with."""
+    """Shares for the client's answer to a complaint."""
     said: list[tuple[int, Message]] = field(default_factory=list)
-    """Since the last lie, with the rounds."""
+    """Messages since the last lie, with their rounds."""
 
     def lie(self, message: Message) -> None:
         if self.refusal is None:
@@ -89,9 +89,8 @@ class Observation:
 
 
 class Session(MemoryFederation):
-    """A server machine with our clients. Of the live client's messages `link` numbers those to it, lies included.
-    number: of the link of its hello; model: to begin with; None: a random one.
-    """
+    """A server machine with our clients. `link` numbers all messages to the live client, including lies. number: of the
+    link of its hello; model: initial model; None: a random one."""
 
     def __init__(
         self,
@@ -114,7 +113,7 @@ class Session(MemoryFederation):
         self.outside = live
         self.link = Link(self.host, live, self.server.session, Traffic(), MESSAGES, number=number)
         self.said = 0
-        """How many messages our machine has had for the live client."""
+        """Number of our machine's messages for the live client."""
         self.over = False
         """Whether the live client has left or was told to."""
         self.start(*keyring.ours)
@@ -137,7 +136,7 @@ class Session(MemoryFederation):
 
 
 class AgainstClient(Cast):
-    """Our server listens at the address. tell: what the operator of the live client must do."""
+    """Our server listens at the address. tell: receives instructions for the operator of the live client."""
 
     def __init__(
         self,
@@ -160,7 +159,7 @@ class AgainstClient(Cast):
         self._alone = False
         self._observation = Observation()
         self._deceived: Session | None = None
-        """The session in which the lie of the case was told."""
+        """Session with the lie of the case."""
         self._stage = RoundKnowledge(
             len(roster.clients),
             roster.clients.index(live),
@@ -193,7 +192,7 @@ class AgainstClient(Cast):
         return verdict(case, ", ".join(filter(None, (*self._observation.words(), afterwards))))
 
     async def close(self) -> None:
-        """Tell the client that there is no more, and close the link."""
+        """Announce the end to the client, and close the link."""
         if self._session is not None and not self._session.over:
             await self.say(Saying(Finish(), round=0), self._session.link)
         await super().close()
@@ -207,7 +206,7 @@ class AgainstClient(Cast):
             self._tell(f"waiting for {self.live!r} to join at {self.address}: start it if it does not run")
             await self.listen(lambda: self._session is not None)
             return
-        # A client that refuses a lie is to show the next round what it does otherwise.
+        # A client that refuses a lie must show its other behaviour in the next round.
         session.server.stragglers.forgive(self.live)
         self._hold_back(session)
         session.model = draw_model(self._configuration)
@@ -242,7 +241,7 @@ class AgainstClient(Cast):
             session.over = True
 
     def _complaint(self) -> PeerComplaints:
-        """A complaint of one of ours about shares that are right, so that it knows the answer."""
+        """Return our client's complaint about valid shares, whose answer it knows."""
         session, accuser = self._session, self._keyring.ours[0]
         assert session is not None
         machine = session.clients[accuser].sum
@@ -269,11 +268,11 @@ class AgainstClient(Cast):
         return bool(self._observation.refusal) or session.over or session.held()
 
     def _hold_back(self, session: Session) -> None:
-        """Our other clients hear nothing, and nothing is heard of them, as long as the case wants it."""
+        """Cut off our other clients in both directions, as long as the case requires it."""
         session.network.cut = {*self._keyring.ours} if self._alone else set()
 
     async def _conclude(self) -> None:
-        """Of what comes from now on only the round with the lie counts; who was held back sees it through."""
+        """From now on record only the round with the lie; reconnect our other clients to complete it."""
         session = self._deceived
         assert session is not None
         self._observation.round = session.server.round

@@ -1,8 +1,8 @@
-"""The clients of a live server: all are ours, each on a link of its own, and in every case one of them cheats.
+"""The clients of a live server: all are ours, each on its own link, and in every case one of them cheats.
 
-The server decides when a round starts, and bars whoever breaks a rule for the rest of its session. So every case is
-played by another client while there are enough of them; then all leave, which ends the session, and the server must be
-started again. The first case checks the model: it must have moved by the mean of what our clients contributed.
+The server decides when a round starts, and excludes a client that breaks a rule for the rest of its session. So every
+case uses another client while there are enough of them; then all leave, which ends the session, and the server must be
+restarted. The first case checks the model: it must have moved by the mean of our clients' contributions.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ class End:
 
 @dataclass(eq=False)
 class Actor:
-    """One of our clients. `case` is what it plays."""
+    """One of our clients. `case` is the case that it plays."""
 
     name: str
     case: Case = HONEST
     lied: int | None = None
     spent: bool = False
-    """Whether it has played a case in this session that it may be barred for."""
+    """Whether it has played a case in this session that may exclude it."""
     linked: bool = False
     link: Link | None = None
-    """Numbers what it says in the present session."""
+    """Numbers its messages in the present session."""
     models: dict[int, bytes] = field(default_factory=dict)
     contributions: dict[int, DrawnUpdate] = field(default_factory=dict)
     ends: list[End] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Actor:
 
 
 class OurClients(MemoryFederation):
-    """Our clients, and the live server outside: the server that every federation has is never spoken to."""
+    """Our clients, with the live server outside: the world's own server is never contacted."""
 
     def __init__(self, keyring: Keyring) -> None:
         roster = keyring.roster
@@ -103,7 +103,7 @@ class OurClients(MemoryFederation):
         self.start_client(actor.name)
 
     def stage(self, actor: Actor) -> RoundKnowledge:
-        """What its lie may know: where it stands in the round that it is in, or else in the roster."""
+        """Return the knowledge for its lie: its place in the current round, or else in the roster."""
         current = self.clients[actor.name].sum
         if current is None:
             return RoundKnowledge(len(self.roster.clients), self.roster.index(actor.name))
@@ -126,7 +126,7 @@ class OurClients(MemoryFederation):
 
 
 class AgainstServer(Cast):
-    """The server listens at the address. tell: what its operator must do."""
+    """The server listens at the address. tell: receives instructions for its operator."""
 
     def __init__(self, keyring: Keyring, address: str, *, wait: float, tell: Callable[[str], None]) -> None:
         self._server, self._address, self._tell = keyring.roster.server, address, tell
@@ -137,7 +137,7 @@ class AgainstServer(Cast):
         self._actors = [*self._world.actors.values()]
 
     async def play(self, case: Case) -> PeerVerdict:
-        """Have it played, and see what becomes of the liar and of the others. Raises EndpointError."""
+        """Play the case, and observe the consequences for the liar and the others. Raises EndpointError."""
         await self.open()
         try:
             if case is STRANGER:
@@ -160,14 +160,14 @@ class AgainstServer(Cast):
             actor.linked = False
             actor.ends.append(End(None, Code.LEFT))
         elif isinstance(event, LinkUp) and not actor.linked:
-            # Behind a new link there is a server that was started anew.
+            # A new link means that the server was restarted.
             actor.linked, actor.spent = True, False
             self._world.join(actor)
             await self.go_on(self._world)
         await super().take(own, event)
 
     async def hear(self, parcel: Parcel, envelope: Envelope | None, message: Message | None) -> None:
-        # The server's own words, whatever our machine makes of them after a lie.
+        # The server's own text, whatever our machine concludes after a lie.
         if envelope is not None and isinstance(message, Abort):
             self._world.actors[parcel.receiver].ends.append(End(envelope.round or None, message.code))
         self._world.put(parcel)
@@ -177,8 +177,8 @@ class AgainstServer(Cast):
         actor, packet = self._world.actors[parcel.sender], parcel.packet
         envelope, joining = packet.envelope, actor.case.joins and actor.lied is None
         if joining and packet.kind is AdvertiseKeys:
-            # The server waits for this message, and what follows it is not said: nothing is under way that belongs to
-            # the former conversation.
+            # The server waits for this message, and later ones are withheld: nothing in transit belongs to the former
+            # conversation.
             actor.lie_in(envelope.round)
             self._world.join(actor)
             return
@@ -199,7 +199,7 @@ class AgainstServer(Cast):
         liar = self._free[0]
         liar.case, liar.lied, liar.spent = case, None, True
         await self.listen(lambda: liar.lied is not None)
-        # Who cheated in an earlier case may still be told that it is barred.
+        # A client that cheated in an earlier case may still learn of its exclusion.
         others = self._free
         lied = liar.lied or 0
         for actor in others:
@@ -247,7 +247,7 @@ class AgainstServer(Cast):
         await self.go_on(self._world)
 
     async def _enough_actors(self) -> None:
-        """Make sure that a round goes on without one that lies: enough clients are there of which none is barred."""
+        """Make sure that a round continues without a liar: enough clients are there, none of them excluded."""
         free = len(self._free)
         if free >= FEWEST_CLIENTS:
             configuration = self._world.clients[self._free[0].name].configuration
@@ -262,7 +262,7 @@ class AgainstServer(Cast):
 def _moved_by_mean(
     configuration: Configuration, contributions: Sequence[DrawnUpdate], before: Vector, after: Vector
 ) -> bool:
-    """Whether the model moved by the mean of the contributions, up to quantisation and the rounding of float32."""
+    """Return whether the model moved by the mean of the contributions, up to quantisation and float32 rounding."""
     total = Total(
         values=np.sum([contribution.values for contribution in contributions], axis=0),
         weights=np.sum([contribution.weights for contribution in contributions], axis=0),
@@ -270,7 +270,7 @@ def _moved_by_mean(
         tensor_sizes=configuration.tensor_sizes,
     )
     mean, _ = total.mean()
-    # Every weight is 1. Of the float32 numbers the old one, the step and the new one are rounded once each.
+    # Every weight is 1. The old float32 number, the step and the new one are rounded once each.
     quantisation = configuration.packing().error_bound(len(contributions)) / len(contributions)
     rounding = 2.0**-24 * (2 * np.abs(before) + 2 * np.abs(mean) + np.abs(after))
     return bool((np.abs(after - (before + mean)) <= quantisation + rounding).all())

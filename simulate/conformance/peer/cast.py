@@ -1,8 +1,7 @@
-"""Our parties in a conformance case, which are those of a world in memory, with links to the live one; and their files.
+"""Our parties in a conformance case, from a world in memory, with links to the live party; and their files.
 
-docs/conformance.md lists the files of the directory that the kit is given. Our messages for the live party leave the
-world by way of `relay`, which may alter them. No time passes in the world: the kit has a deadline of its own, for any
-sign of the live party.
+docs/conformance.md lists the files of the kit's directory. Our messages for the live party leave the world through
+`relay`, which may alter them. No time passes in the world: the kit has its own deadline for any sign of the live party.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class Keyring:
 
 
 def read_keyring(directory: Path, *, fewest: int) -> Keyring:
-    """Read the roster, with as many clients as scripts need, and every key file. Raises RosterFileError, KeyFileError
-    or PeerError."""
+    """Read the roster, with enough clients for the scripts, and every key file. Raises RosterFileError, KeyFileError or
+    PeerError."""
     roster = read_roster(directory / ROSTER_FILE)
     keys = {}
     for path in sorted(directory.glob("*.key")):
@@ -82,7 +81,7 @@ def needed(keyring: Keyring, *names: str, clients: int = 0) -> None:
 
 
 def live_client(keyring: Keyring) -> str:
-    """The one client that we do not play, and which is under test. Raises PeerError."""
+    """Return the one client that we do not play, and which is under test. Raises PeerError."""
     others = [name for name in keyring.roster.clients if name not in keyring.keys]
     if len(others) != 1:
         raise PeerError(
@@ -127,11 +126,11 @@ def _read(keyring: Keyring, name: str, kind: type[T], limit: int, remedy: str) -
 
 
 Arrivals = asyncio.Queue[tuple[str, Event | EndpointError]]
-"""By whom of ours."""
+"""By name of our party."""
 
 
 class Line:
-    """The link of one of ours to the live party, which can be closed and opened again. make: opens an endpoint."""
+    """Link of one of our parties to the live one, which can be closed and reopened. make: opens an endpoint."""
 
     def __init__(self, own: str, live: str, make: Callable[[], Awaitable[ClientEndpoint | ServerEndpoint]]) -> None:
         self.own = own
@@ -154,7 +153,7 @@ class Line:
         self.endpoint = None
 
     async def send(self, frames: Sequence[Frame]) -> None:
-        """Say this, if anybody is there to hear it: who refuses the first of several messages may have gone."""
+        """Send the frames if the peer is still there: it may leave after refusing the first of several messages."""
         with contextlib.suppress(NotConnectedError, PeerStalledError):
             if isinstance(self.endpoint, ServerEndpoint):
                 await self.endpoint.send(self._live, frames)
@@ -182,7 +181,7 @@ def listening(
 
 
 class Cast:
-    """Plays cases one after the other. live: the party under test; wait: seconds for anything from it."""
+    """Plays cases one after the other. live: the party under test; wait: seconds for any message from it."""
 
     def __init__(self, live: str, lines: Iterable[Line], *, wait: float) -> None:
         self.live = live
@@ -194,7 +193,7 @@ class Cast:
         return MESSAGES
 
     async def play(self, case: Any) -> PeerVerdict:
-        """Tell the lie of the case, and see what follows. Raises EndpointError when the live party is out of reach."""
+        """Tell the lie of the case, and observe the reaction. EndpointError if the live party is out of reach."""
         raise NotImplementedError
 
     async def take(self, own: str, event: Event) -> None:
@@ -208,11 +207,11 @@ class Cast:
         await self.hear(parcel, envelope, message)
 
     async def hear(self, parcel: Parcel, envelope: Envelope | None, message: Message | None) -> None:
-        """The live party has said something to one of ours. envelope, message: None if they cannot be read."""
+        """Handle a message from the live party to one of ours. envelope, message: None if unreadable."""
         raise NotImplementedError
 
     async def relay(self, parcel: Parcel) -> None:
-        """Say what one of ours has for the live party, or what the lie makes of it."""
+        """Send one of our parties' messages to the live one, or the lie in its place."""
         raise NotImplementedError
 
     async def open(self) -> None:

@@ -1,7 +1,7 @@
-"""What our parties do to a live one in private inference, and what the specification says of it then.
+"""Cases of private inference: our parties' actions against a live one, and the specified reactions.
 
-Two of the three parties are ours, and each has a link to the third, which is under test. A lie is told once; after it
-our machines go on as if the truth had been told, until the live party ends the session or completes it.
+Two of the three parties are ours, and each has a link to the third, which is under test. Each lie is told once; after
+it our machines continue as if the truth had been told, until the live party ends the session or completes it.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ Act = Literal["", "stops", "hangs up", "begins again"]
 class Scene:
     own: str
     former: Mapping[type[Message], Saying]
-    """What it has said before, last of every kind."""
+    """Its latest message of every kind."""
     openings: tuple[tuple[int, int], ...]
-    """Rounds of the pass that is going on in which it opens something, and how many bytes."""
+    """Rounds of the current pass in which it opens something, and the number of bytes."""
 
 
 @dataclass(frozen=True)
 class InferenceCase(Case):
     at: type[Message] | None = None
-    """Where the liar acts: where a message of this kind is due; None: after its lie."""
+    """Time of the liar's action: where a message of this kind is due; None: after its lie."""
     act: Act = ""
-    """What the liar then does: says nothing more, closes its link, or begins a new session."""
+    """The liar's action: it falls silent, closes its link, or begins a new session."""
     witness: str = ""
-    """Only what this one of ours is told counts; what the other is told depends on which of two links was faster."""
+    """The only one of ours whose received messages count; the other's depend on the faster of two links."""
     anyone: bool = False
-    """Whether the specification leaves open who is blamed."""
+    """Whether the specification leaves the culprit open."""
     together: bool = False
 
     @property
@@ -84,12 +84,12 @@ class InferenceCase(Case):
 
 
 def ends(code: Code, told: str) -> str:
-    """The verdict on a live party that ends the session, and says so to one of ours or to both."""
+    """Return the verdict on a live party that ends the session, and reports it to one of ours or to both."""
     return f"ends with {code.name}, tells {told}"
 
 
 def ending(name: str, does: str, code: Code, told: str, lie: Lie = honest, **more: Any) -> InferenceCase:
-    """A case in which the live party ends the session."""
+    """Make a case in which the live party ends the session."""
     return InferenceCase(name, does, ends(code, told), lie, **more)
 
 
@@ -100,12 +100,12 @@ def leaving(kind: type[Message]) -> Lie:
 
 
 def stray(said: Saying, **envelope: Any) -> Saying:
-    """The same under way in another session, whose messages are numbered for themselves."""
+    """Return the same message in another session, with its own numbering."""
     return replace(said, envelope={"session": OTHER_SESSION, **envelope})
 
 
 def astray(kind: type[Message], *, first: bool = False, **envelope: Any) -> Lie:
-    """Says a message of this kind in another session: only there, or there first."""
+    """Send a message of this kind in another session: only there, or there first."""
     return instead(kind, lambda scene, said: [stray(said, **envelope), said][: 1 + first])
 
 
@@ -114,7 +114,7 @@ def following(number: int) -> int:
 
 
 def wire_faults(kind: type[Message], *, prefix: str = "", who: str = "") -> tuple[InferenceCase, ...]:
-    """What everybody refuses, in the place of a message of this kind. who: subject of what is done, if not obvious."""
+    """Make cases of faults that every party refuses in a message of this kind. who: subject, if not obvious."""
     type_ = kind.TYPE
     faults: tuple[tuple[str, str, Code, Lie], ...] = (
         ("old-version", f"writes version 0 into {type_}", Code.VERSION, enveloped(kind, version=0)),
@@ -131,7 +131,7 @@ def wire_faults(kind: type[Message], *, prefix: str = "", who: str = "") -> tupl
 
 
 def chunk_faults(kind: type[Message], index: str, *, prefix: str, who: str = "") -> tuple[InferenceCase, ...]:
-    """What can be wrong with a chunk of something whose length is known; index: the field that numbers the whole."""
+    """Make cases of faults in a chunk of data of known length; index: the field that numbers the whole."""
     type_ = kind.TYPE
     faults: tuple[tuple[str, str, Code, Lie], ...] = (
         ("short", f"sends a byte too little in {type_}", Code.VECTOR, carried(kind, payload=shortened)),
@@ -151,7 +151,7 @@ def _refused(faults: Sequence[tuple[str, str, Code, Lie]], prefix: str, who: str
 
 
 def _all_openings(scene: Scene, said: Saying) -> list[Saying]:
-    """Everything that is to be opened in the pass from here on, without waiting for what it depends on."""
+    """Return all further openings of the pass, sent without waiting for the data that they depend on."""
     message: Any = said.message
     return [
         replace(said, message=Opening(step=step, chunk=chunk), payload=piece)
@@ -173,7 +173,7 @@ OPENING_CASES: Final = (
     ending("gone", "closes its link in the middle of a pass", Code.LEFT, DEALER, at=Opening, act="hangs up"),
     ending("leaves", "gives up in the middle of a pass", Code.LOCAL, DEALER, leaving(Opening)),
 )  # fmt: skip
-"""Of the other owner, in the rounds of a pass."""
+"""Faults of the other owner, in the rounds of a pass."""
 WELCOME_CASES: Final = (
     InferenceCase("dealer-former-session", "the dealer says something of another session first", COMPLETES,
             astray(DealerWelcome, first=True)),
@@ -185,7 +185,7 @@ WELCOME_CASES: Final = (
     ending("dealer-out-of-turn", "the dealer orders material", Code.UNEXPECTED, BOTH,
             carried(DealerWelcome, message=OrderRandomness(first=0, count=1, requests=b""))),
 )  # fmt: skip
-"""Of the dealer, before it deals anything."""
+"""Faults of the dealer, before it deals anything."""
 
 
 MATERIAL_CASES: Final = (
@@ -195,7 +195,7 @@ MATERIAL_CASES: Final = (
            at=Randomness, act="stops"),
     ending("dealer-gone", "the dealer closes its link", Code.LEFT, DATA_OWNER, at=Randomness, act="hangs up"),
 )  # fmt: skip
-"""Of the dealer, when it deals to a model owner."""
+"""Faults of the dealer, when it deals to a model owner."""
 WELCOME_ENDINGS: Final = (
     ending("dealer-refuses", "the dealer gives up", Code.LOCAL, MODEL_OWNER, leaving(DealerWelcome)),
     ending("dealer-silence", "the dealer never welcomes", Code.TIMEOUT, BOTH, at=DealerWelcome, act="stops"),
@@ -205,7 +205,7 @@ WELCOME_ENDINGS: Final = (
 
 
 def offering(sizes: Mapping[str, int], **fields: Any) -> Lie:
-    """Other sizes and other fields in the terms, whether they fit together or not."""
+    """Offer other sizes and other fields in the terms, consistent or not."""
 
     def change(scene: Scene, message: InferenceTerms) -> dict[str, bytes]:
         terms = msgpack.unpackb(message.terms)
@@ -255,7 +255,7 @@ DATA_OWNER_CASES: Final = (
     *WELCOME_CASES,
     *WELCOME_ENDINGS,
 )  # fmt: skip
-"""What our model owner and our dealer do to a live data owner. What is not the dealer's is our model owner's."""
+"""Actions of our model owner and our dealer against a live data owner. By default our model owner's."""
 
 
 def _pass_too_many(scene: Scene, said: Saying) -> list[Saying]:
@@ -294,7 +294,7 @@ MODEL_OWNER_CASES: Final = (
     *WELCOME_CASES,
     *MATERIAL_CASES,
 )  # fmt: skip
-"""What our data owner and our dealer do to a live model owner. What is not the dealer's is our data owner's."""
+"""Actions of our data owner and our dealer against a live model owner. By default our data owner's."""
 
 
 def _second(lie: Lie) -> Lie:
@@ -312,7 +312,7 @@ def _far_ahead(scene: Scene, said: Saying) -> list[Saying]:
 
 
 def _second_session(scene: Scene, said: Saying) -> list[Saying]:
-    """The other session ends at once: nobody comes to it."""
+    """Open another session, which ends at once, because no peer joins it."""
     leaves = Saying(Abort(code=Code.LEFT, detail="it leaves", culprit=scene.own), round=0)
     return [stray(scene.former[DealerHello]), stray(leaves, sequence=1)]
 
@@ -353,4 +353,4 @@ DEALER_CASES: Final = (
     ending("gone", "closes its link", Code.LEFT, MODEL_OWNER, at=OrderRandomness, act="hangs up"),
     ending("leaves", "gives up", Code.LOCAL, MODEL_OWNER, leaving(OrderRandomness)),
 )  # fmt: skip
-"""What our owners do to a live dealer. Our data owner lies, unless it says both."""
+"""Actions of our owners against a live dealer. Our data owner lies, unless the text names both."""

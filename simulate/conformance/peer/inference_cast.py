@@ -1,8 +1,8 @@
-"""Our two parties of a case of private inference, each with a link to the third, which is live; and how it is played.
+"""Our two parties in a case of private inference, each with a link to the live third one, and the play of a case.
 
-Ours are an owner and the dealer, towards the other owner; or both owners, towards the dealer. The messages of our
-machines to the live party go through the lie of the case. A case is over when the live party has ended the session
-towards both of ours, or completed it, or is silent for too long.
+We play an owner and the dealer, towards the other owner; or both owners, towards the dealer. Our machines' messages to
+the live party pass the lie of the case. A case is over when the live party has ended the session towards both of ours,
+or completed it, or is silent for too long.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Observed:
     case: InferenceCase
     liar: str = ""
     aborts: dict[str, Abort] = field(default_factory=dict)
-    """By whom of ours the live party has told."""
+    """Aborts from the live party, by recipient."""
     reproach: str = ""
-    """What is wrong, in other words."""
+    """Other faults, in words."""
     found: str = ""
-    """What has come of the session, if that is looked at."""
+    """Result of the session, if it is checked."""
     held: bool = False
     """Whether a session came to its regular end."""
 
@@ -94,8 +94,8 @@ class Observed:
 
 
 class OneSession(MemoryInference):
-    """Our two parties in one session with the live one, of which a cast hears what they tell. of_world, more: as of a
-    world without one."""
+    """Our two parties in one session with the live one; a cast receives their outputs. of_world, more: as for a world
+    without a live party."""
 
     def __init__(self, cast: InferenceCast, *of_world: Any, **more: Any) -> None:
         super().__init__(*of_world, **more, seed=os.urandom(32), roster=cast.roster)
@@ -108,12 +108,12 @@ class OneSession(MemoryInference):
 
 
 class InferenceCast(Cast):
-    """roles: what ours are called in verdicts, by name; liars: who tells the lies, unless a case says that both do."""
+    """roles: names of our parties in verdicts; liars: parties that lie, unless a case names both."""
 
     SPOKEN: ClassVar[Kinds] = INFERENCE_MESSAGES
-    """By owners with each other; with the dealer they speak private inference."""
+    """Messages between owners; with the dealer they use private inference."""
     world: OneSession | None = None
-    """That of the session, once it has begun."""
+    """World of the session, once it has begun."""
 
     def __init__(
         self,
@@ -130,12 +130,12 @@ class InferenceCast(Cast):
         self._liars: Collection[str] = roles if liars is None else liars
         self._roles = roles
         self._links: dict[tuple[str, bytes], Link] = {}
-        """By whom of ours, and the session."""
+        """By our party, and the session."""
         self._former: dict[str, dict[type[Message], Saying]] = {}
         self.past: set[bytes] = set()
         """Sessions of earlier cases."""
         self._replaced: set[bytes] = set()
-        """Sessions of this case that we have left for another one."""
+        """Sessions of this case that we replaced by another one."""
         self._sessions: set[bytes] = set()
         """All sessions of this case."""
         self._silent: set[str] = set()
@@ -143,11 +143,11 @@ class InferenceCast(Cast):
         self.case: InferenceCase
         self.observed: Observed
         self.involved: set[str] = set()
-        """Who of ours has something to do with the live party in this session."""
+        """Our parties with messages to or from the live one in this session."""
         self.done: set[str] = set()
-        """Who of ours is finished with the live party."""
+        """Our parties that are finished with the live one."""
         self.refused: set[str] = set()
-        """Who of ours was told that it has ended with a code."""
+        """Our parties that received an end with a code."""
 
     def kinds(self, own: str) -> Kinds:
         return INFERENCE_MESSAGES if self.roster.dealer.name in (own, self.live) else self.SPOKEN
@@ -169,17 +169,17 @@ class InferenceCast(Cast):
         return verdict(case, self.observed.words())
 
     async def begin(self) -> None:
-        """Begin a session with the live party. TimeoutError when it does not come."""
+        """Begin a session with the live party. TimeoutError if it does not come."""
         raise NotImplementedError
 
     async def feed(self, parcel: Parcel, message: Message | None) -> None:
-        """Something of this session has come; message: None if it cannot be read."""
+        """Handle a message of this session; message: None if unreadable."""
         if self.world is not None:
             self.world.put(parcel)
             await self.go_on(self.world)
 
     def note(self, told: MachineOutput) -> None:
-        """One of our machines has come to the regular end, or refuses what the live party says."""
+        """Note that one of our machines ended regularly, or refused a message of the live party."""
         ended = told.output
         if not isinstance(ended, InferenceEnded):
             return
@@ -198,7 +198,7 @@ class InferenceCast(Cast):
     async def relay(self, parcel: Parcel) -> None:
         own, packet, case = parcel.sender, parcel.packet, self.case
         said, session = saying(packet), packet.envelope.session
-        # What the live party has ended towards one of ours it must end towards the other by itself.
+        # After ending towards one of ours, the live party must end towards the other by itself.
         if session in self._replaced or (self.observed.aborts and isinstance(said.message, Abort)):
             return
         if not packet.envelope.sequence:
@@ -285,20 +285,19 @@ class InferenceCast(Cast):
 
 
 _IMAGES: Final = 2
-"""That our data owner has, one for a pass, if the terms admit them."""
+"""Images of our data owner, one per pass, if the terms admit them."""
 _ORDERS: Final[tuple[tuple[AnyBlockRequest, ...], ...]] = (
     (Weight(0, (3, 2)), Fixed(0, (5,), 0, (3, 2))),
     (Matrix("matmul", (2, 3), (3, 4)), Lookup((2,), levels=3)),
 )
-"""To a live dealer: for the weights, and for the one pass."""
+"""Orders to a live dealer: for the weights, and for the one pass."""
 
 
 class OwnerAndDealer(OneSession):
-    """Ours orders what the live owner has ordered. What the dealer deals is content of the right length: nothing checks
-    it."""
+    """Our owner orders the same as the live owner. Our dealer sends content of the right length: nothing checks it."""
 
     def order(self, owner: Owner, again: int = 0) -> None:
-        """Not before the live one."""
+        """Order only after the live owner."""
 
     def follow(self, order: OrderRandomness, session: bytes) -> None:
         for owner in self.shells:
@@ -320,7 +319,7 @@ class OwnerAndDealer(OneSession):
 
 
 class BothOwners(OneSession):
-    """They order from the live dealer what it can deal, and compute with none of it."""
+    """They order supported requests from the live dealer, and compute with none of them."""
 
     def order(self, owner: Owner, again: int = 0) -> None:
         requests = _ORDERS[bool(owner.ordered)]
@@ -349,8 +348,8 @@ class AgainstOwner(InferenceCast):
 
 
 class AgainstDataOwner(AgainstOwner):
-    """We play the model owner at this address. A live data owner begins every session itself, so it must be started
-    again and again. tell: what its operator must do."""
+    """We play the model owner at this address. A live data owner begins every session itself, so it must be restarted
+    repeatedly. tell: receives instructions for its operator."""
 
     def __init__(
         self,
@@ -365,7 +364,7 @@ class AgainstDataOwner(AgainstOwner):
     ) -> None:
         self._terms, self._address, self._tell = terms, address, tell
         self._hello: Parcel | None = None
-        """With which the next session begins."""
+        """Hello that begins the next session."""
         own = keyring.roster.server.name
         line = Line(own, live, listening(keyring.keys[own], keyring.roster, address, limits(wait)))
         super().__init__(keyring, live, line, dealer_address, role=MODEL_OWNER, wait=wait)
@@ -396,7 +395,7 @@ class AgainstModelOwner(AgainstOwner):
     """We play this data owner; the model owner listens at the address, and serves for ever."""
 
     TERMS: ClassVar[type[Terms]] = Terms
-    """What is offered to us."""
+    """Type of the offered terms."""
 
     def __init__(self, keyring: Keyring, own: str, address: str, dealer_address: str, *, wait: float) -> None:
         self._terms: Terms | None = None
@@ -405,14 +404,14 @@ class AgainstModelOwner(AgainstOwner):
         super().__init__(keyring, live.name, line, dealer_address, role=DATA_OWNER, wait=wait)
 
     def session_on(self, terms: Terms) -> OneSession:
-        """A session on the most that these terms admit, up to what we have."""
+        """Return a session with the most that these terms admit, up to our images."""
         images = min(_IMAGES, terms.most_images)
         request = InferenceRequest(images=images, batch=1, channels=terms.sizes.channels, side=terms.sizes.side)
         return OwnerAndDealer(self, {self.own: request})
 
     async def begin(self) -> None:
         if self._terms is None:
-            # What we may ask for depends on the terms, so a first session is only for these.
+            # The permitted request depends on the terms, so a first session only fetches these.
             link = self.link(self.own, NO_SESSION)
             await self.say(Saying(InferenceHello(roster=self.roster.hash), round=0), link)
             await self.listen(lambda: self._terms is not None)
@@ -446,7 +445,7 @@ class AgainstModelOwner(AgainstOwner):
 class AgainstDealer(InferenceCast):
     """We play the model owner and this data owner; the dealer listens at the address.
 
-    We know the keys of all streams. So what the dealer sends is compared with what it must be.
+    We know the keys of all streams, so the dealer's corrections are compared with the expected ones.
     """
 
     def __init__(self, keyring: Keyring, data_owner: str, address: str, *, wait: float) -> None:

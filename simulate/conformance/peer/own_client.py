@@ -1,7 +1,7 @@
-"""The cases of a cheating server, played against a client of this installation in a process of its own.
+"""Cases of a malicious server, played against a client of this installation in its own process.
 
-Its contribution is drawn at random, since no case depends on it. When a session ends, which a refusal may do, it joins
-again, until it is stopped. It accepts active mode alone, for which the cases are written.
+Its contribution is drawn at random, since no case depends on it. When a session ends, which a refusal may cause, it
+joins again, until it is stopped. It accepts only active mode, for which the cases are written.
 """
 
 from __future__ import annotations

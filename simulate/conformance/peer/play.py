@@ -1,4 +1,4 @@
-"""The whole run: read the directory, take the other side, and play the cases."""
+"""A whole run: read the directory, take the other side, and play the cases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.simulate.world.adaptation import learning_terms
 from tacit.simulate.world.inference import small_terms
 
 Side = Literal["client", "server", "model-owner", "data-owner", "owners", "adapting-model-owner", "adapting-data-owner"]
-"""Which one we are. In private inference, and in adaptation, we are our dealer as well, unless we are both owners."""
+"""Our side. In private inference, and in adaptation, we also play the dealer, unless we are both owners."""
 
 CASES: Final[dict[Side, tuple[Case, ...]]] = {
     "server": CLIENT_CASES,
@@ -35,8 +35,7 @@ _WITH_SUMS: Final = ("adapting-model-owner",)
 
 @dataclass(frozen=True)
 class Addresses:
-    """Of the live party, or where it finds us; and where it finds our dealer, and the sums that this serves, if we play
-    it."""
+    """Address of the live party, or ours for it; and those of our dealer and of its sums, if we play it."""
 
     peer: str
     dealer: str | None = None
@@ -83,7 +82,7 @@ def _cast(directory: Path, addresses: Addresses, side: Side, *, wait: float, tel
         dealer = keyring.roster.dealer.name
     except ValueError as error:
         raise PeerError(f"{directory / ROSTER_FILE}: {error}") from None
-    # Only now, because what an order says is a matter of the arithmetic, which needs torch.
+    # Imported now, because the content of an order belongs to the arithmetic, which needs torch.
     from tacit.simulate.conformance.peer.inference_cast import AgainstDataOwner, AgainstDealer, AgainstModelOwner
 
     if side == "model-owner":
@@ -108,7 +107,7 @@ def _cast(directory: Path, addresses: Addresses, side: Side, *, wait: float, tel
 
 
 def chosen(side: Side, names: Sequence[str]) -> list[Case]:
-    """Return the cases of these names, by default all, the honest one first. PeerError for a name that is none."""
+    """Return the cases of these names, by default all, the honest one first. PeerError for an unknown name."""
     known = {case.name: case for case in CASES[side]}
     for name in names:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Parts that both sides of the kit share: messages that can be changed, cases, verdicts, and updates to sum up."""
+"""Common parts of both sides of the kit: alterable messages, cases, verdicts, and updates to sum up."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tacit.simulate.world.world import Parcel
 
 M = TypeVar("M", bound=Message)
 FEWEST_CLIENTS: Final = 4
-"""Of these three are a cohort and a threshold when one is out."""
+"""Three of these are a cohort and a threshold when one is out."""
 PICKLE: Final = pickle.dumps({"a": [1, 2.0, "three"]})
-"""Harmless; whoever unpickles anything from the network does not notice that it is no message."""
+"""Harmless; a receiver that unpickles network data does not notice that it is no message."""
 
 
 class PeerError(Exception):
-    """The kit cannot be set up or lost the party under test; the message says what to do."""
+    """The kit cannot be set up or lost the party under test; the message gives the remedy."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class Saying:
     round: int
     payload: Frame | None = field(default=None, repr=False)
     body: bytes | None = None
-    """Bytes that go out in the place of the encoded message."""
+    """Bytes sent in place of the encoded message."""
     envelope: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the envelope that are not as they should be."""
+    """Altered fields of the envelope."""
     times: int = 1
-    """How often these very frames are sent."""
+    """Number of times that these very frames are sent."""
     received: int = 0
-    """How many messages of the live party have come; a lie need not say."""
+    """Number of messages received from the live party; optional for a lie."""
 
     def frames(self, link: Link) -> list[Frame]:
-        """The frames, numbered by the link as if all were true."""
+        """Return the frames, numbered by the link as for an honest message."""
         envelope, body, *payload = link.frames(self.message, round=self.round, payload=self.payload)
         true = decode_structure(envelope, Envelope, limit=ENVELOPE_LIMIT)
         envelope = encode_structure(structs.replace(true, **{"received": self.received, **self.envelope}))
@@ -64,7 +64,7 @@ def saying(packet: Packet) -> Saying:
 
 
 def with_received(parcel: Parcel, received: int) -> Parcel:
-    """The live party's message as it would be without our lies, of which our machines know nothing."""
+    """Return the live party's message as it would be without our lies, which our machines do not know of."""
     try:
         envelope = structs.replace(parcel.packet.envelope, received=received)
     except RemoteProtocolError:
@@ -78,33 +78,33 @@ def _nothing_agreed() -> NoReturn:
 
 @dataclass(frozen=True)
 class RoundKnowledge:
-    """What a lie may know of a round. Where our side is the server, all clients of the roster are in it."""
+    """Knowledge of a round for a lie. Where our side is the server, all clients of the roster are in it."""
 
     size: int
     liar: int
     """Position in the cohort of the client that is lied to, or that lies."""
     threshold: int = 0
     parameters: int = 0
-    """Of the model; like the threshold, only where our side proposes the configuration."""
+    """Parameters of the model; like the threshold, only where our side proposes the configuration."""
     complaint: Callable[[], PeerComplaints] | None = None
-    """What one of ours signs against the client that is lied to, once vectors are masked."""
+    """Makes our client's complaint against the client that is lied to, once vectors are masked."""
     agreed: Callable[[], tuple[Agreement, Mapping[int, SigningKey]]] = _nothing_agreed
-    """Where our side is the server, the round of now, and the keys that ours sign with, by position."""
+    """Where our side is the server, the current round, and our clients' signing keys, by position."""
     told: dict[type[Message], list[Any]] = field(default_factory=dict)
-    """What our server had to say to the client of each kind, without lies: the last two."""
+    """Our server's last two honest messages to the client, by kind."""
 
     def latest(self, kind: type[M]) -> M:
         said: M = self.told[kind][-1]
         return said
 
     def former(self, kind: type[M]) -> M:
-        """The same in the round before, which may be of another session."""
+        """Return the one from the previous round, which may belong to another session."""
         said: M = self.told[kind][-2]
         return said
 
 
 Lie = Callable[[Any, Saying], Sequence[Saying]]
-"""From what it may know (RoundKnowledge, or the Scene of private inference) and what is due, to what is said."""
+"""Maps its knowledge (RoundKnowledge, or the Scene of private inference) and the message due to the messages sent."""
 
 
 def honest(stage: object, said: Saying) -> Sequence[Saying]:
@@ -112,16 +112,14 @@ def honest(stage: object, said: Saying) -> Sequence[Saying]:
 
 
 def instead(kind: type[Message], change: Callable[[Any, Saying], Sequence[Saying]]) -> Lie:
-    """Says something else where a message of this kind is due."""
+    """Replace a message of this kind."""
     return lambda stage, said: change(stage, said) if isinstance(said.message, kind) else [said]
 
 
 def altered(
     kind: type[Message], change: Callable[[Any, Any], Mapping[str, Any]] = lambda stage, message: {}, /, **fields: Any
 ) -> Lie:
-    """Says a message of this kind with other fields: what `change` makes of it, and these, or what they make of the old
-    value if they are functions.
-    """
+    """Alter fields of a message of this kind: by `change`, and by these values, or functions of the old values."""
 
     def alter(stage: Any, said: Saying) -> list[Saying]:
         old = said.message
@@ -132,7 +130,7 @@ def altered(
 
 
 def carried(kind: type[Message], **fields: Any) -> Lie:
-    """Says a message of this kind in another way: fields of Saying, or what they make of the old value."""
+    """Send a message of this kind in another way: fields of Saying, or functions of the old values."""
 
     def alter(stage: Any, said: Saying) -> list[Saying]:
         return [
@@ -165,7 +163,7 @@ def flipped(data: bytes, position: int = -1) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """One script. does: what our side does; expected: what a conforming party does, in the words of the verdict."""
+    """One script. does: our side's action; expected: a conforming party's reaction, in the words of the verdict."""
 
     name: str
     does: str
@@ -173,7 +171,7 @@ class Case:
     lie: Lie = honest
     joins: bool = False
     alone: bool = False
-    """Whether nothing comes of our other clients before the client has refused: it hears of the model alone."""
+    """Whether our other clients are silent until the client has refused: it receives the model alone."""
 
 
 class PeerVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +185,7 @@ class PeerVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerVerdicts(Result, frozen=True, kw_only=True, tag="tacit.peer.2"):
-    """Verdicts on a live party in all cases that were played."""
+    """Verdicts on a live party in all played cases."""
 
     cases: list[PeerVerdict]
 
@@ -219,7 +217,7 @@ class DrawnUpdate:
 
 
 def draw_update(configuration: Configuration) -> DrawnUpdate:
-    """A random update that the configuration admits: values of at most a tenth of the clip, with weight 1."""
+    """Draw a random update that the configuration admits: values of at most a tenth of the clip, with weight 1."""
     packing = configuration.packing()
     generator = np.random.default_rng(list(os.urandom(32)))
     bound = configuration.clip / 10
@@ -231,6 +229,6 @@ def draw_update(configuration: Configuration) -> DrawnUpdate:
 
 
 def draw_model(configuration: Configuration) -> bytes:
-    """A model that nobody has seen: little-endian float32 bytes."""
+    """Draw a new model: little-endian float32 bytes."""
     generator = np.random.default_rng(list(os.urandom(32)))
     return generator.normal(0, 0.02, configuration.state.count).astype("<f4").tobytes()

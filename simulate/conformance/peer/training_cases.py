@@ -1,7 +1,7 @@
-"""What our server does to a live client, one of our clients to a live server, and what the specification requires then.
+"""Cases of training: our server against a live client, a client of ours against a live server, and their outcomes.
 
-Some lies of our server are true elsewhere: what members signed in another round, or for a party that was sent something
-else. A party that checks a signature, and not what it is over, believes all of them.
+Some lies of our server are true elsewhere: members signed them in another round, or for a party that received something
+else. A party that checks a signature, but not its content, believes all of them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def former_signatures(stage: RoundKnowledge, message: UnmaskRequest) -> dict[str
 
 
 def signatures_of_other_survivors(stage: RoundKnowledge, message: UnmaskRequest) -> dict[str, Any]:
-    """All others were told, and have signed, that one of them did not survive."""
+    """Forge the view in which all others signed that one of them did not survive."""
     agreement, signing = stage.agreed()
     survivors = encode_members([member for member in range(stage.size) if member != _other(stage.liar)], stage.size)
     sharing = agreement.sharing_digest(stage.latest(PeerKeys).digest, stage.latest(PeerShares).sharers)
@@ -161,7 +161,7 @@ def _peer_shares_of(members: Callable[[RoundKnowledge], bytes]) -> Lie:
 
 
 def _with_record(change: Callable[[list[bytes], int], Iterable[bytes]]) -> Lie:
-    """Adverts of another content, in the complete graph: one record per member."""
+    """Send adverts of another content, in the complete graph: one record per member."""
 
     def changed(stage: RoundKnowledge, message: PeerKeys) -> dict[str, Any]:
         records = [message.adverts[start : start + _RECORD] for start in range(0, len(message.adverts), _RECORD)]
@@ -200,7 +200,7 @@ def _unasked(stage: RoundKnowledge, said: Saying) -> Saying:
 
 
 def _modelled(lie: Lie) -> Lie:
-    """Lies about the model. Who goes on with it stumbles over what comes next; for others that comes too late."""
+    """Lie about the model. A client that continues with it fails at a later message; for others that comes too late."""
 
     def told(stage: RoundKnowledge, said: Saying) -> list[Saying]:
         lies = [*lie(stage, said)]
@@ -249,7 +249,7 @@ def _altered_shares(stage: RoundKnowledge, message: PeerShares, *, own: bool) ->
 
 
 def _complaining(change: Callable[[RoundKnowledge, PeerComplaints], Message]) -> Lie:
-    """Before it names the survivors, it passes on a complaint, or something else in its place."""
+    """Pass on a complaint, or a replacement, before naming the survivors."""
 
     def lie(stage: RoundKnowledge, said: Saying) -> list[Saying]:
         assert stage.complaint is not None
@@ -360,7 +360,7 @@ CLIENT_CASES: Final = (
     Case("asks-twice", "asks to unmask three times, last for fewer survivors", TAKES_PART,
          instead(UnmaskRequest, _thrice)),
 )  # fmt: skip
-"""Of our server. In this order: those that need the client to join anew come early."""
+"""Cases of our server. Those that need the client to join anew come early."""
 
 STAYS: Final = "sees a round through"
 OTHERS: Final = "the others finish"
@@ -435,5 +435,5 @@ SERVER_CASES: Final = (
     Case("other-owners", "opens no shares", refused(Code.SHARES),
          altered(UnmaskShares, owners=lambda owners: bytes(len(owners)), shares=b"")),
 )  # fmt: skip
-"""Of one of our clients. All but the first two have one liar; the others are honest, and complete the round in any
-case."""
+"""Cases of one of our clients. All but the first two have one liar; the others are honest, and complete the round in
+any case."""
