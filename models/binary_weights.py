@@ -89,8 +89,7 @@ def coordination_words(layout: Layout, members: int) -> int:
 def coordinated_weights(
     layout: Layout, probabilities: tuple[float, ...], *, members: int, place: int, fewest: int, random: Words
 ) -> npt.NDArray[np.bool_]:
-    """Draw the weights of the member at `place` of 0..members - 1: bool [layout.size], False with its tensor's
-    probability.
+    """Draw the weights of the member at `place`, from 0: bool [layout.size], False with its tensor's probability.
 
     random: uniform uint16 [coordination_words(layout, members)], the same for all members and fresh in every round:
     first those of the orders, tensor by tensor, then the counts of all coordinates, then their starts. ValueError if

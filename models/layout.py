@@ -69,8 +69,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def summed(cls, model: nn.Module, *, buffers: Buffers = "averaged") -> Layout:
-        """Return the layout of `model` in a federation: parameters that require gradients are trained, the rest is
-        fixed.
+        """Return the layout of `model` in a federation: parameters that require gradients are trained, others fixed.
 
         buffers: the part for float32 buffers. Counters are omitted as above. ValueError names a trained parameter that
         is not float32, or reports a model without any.

@@ -45,18 +45,18 @@ class LinearProbeConfiguration(
 
 
 AdapterConfiguration = ParallelConfiguration | LinearProbeConfiguration
-"""What [adapter] is decoded as; its key `kind` tells which, and is needed."""
+"""Type of [adapter]; its required key `kind` selects the struct."""
 
 
 Reveal = Literal["none", "sampled", "all"]
 
 
 Selection = Literal["data-owner", "enrolment"]
-"""Which images a batch has whose outputs are told."""
+"""Choice of a batch's images when outputs are revealed."""
 
 
 Weights = Literal["equal", "counts"]
-"""How much data owners count: alike, or by how many images they have, which they state then."""
+"""Weights of data owners: equal, or by their stated numbers of images."""
 
 
 Batches = Annotated[int, Meta(description="Batches of a data owner in a round, a step each.", ge=1, le=10_000)]
@@ -75,7 +75,7 @@ Colluders = Annotated[
 
 
 class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a model owner says of how data owners learn beside its model. ValueError if keys contradict."""
+    """A model owner's settings of the data owners' training beside its model. ValueError if keys contradict."""
 
     batch: Annotated[int, Meta(description="Images per batch.", ge=1, le=1024)] = 16
     batches: Batches = 1

@@ -1,6 +1,6 @@
 """One step of gradient descent on adapters and head, forwards and backwards, every product written out.
 
-No autograd: this is what a computation that has products and sums only, on secret shares for instance, has to follow.
+It avoids autograd: computations limited to products and sums, such as those on secret shares, follow it step by step.
 The loss is the mean cross-entropy of B images with labels y. In the notation of parallel.py, with the arguments
 p = z C_d^T and q = T_d u of the activation f, u = z + c, and e the derivative of the loss by h_l, adapter l computes
 

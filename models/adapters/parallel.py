@@ -11,13 +11,13 @@ matrices for each, of rank 8, without biases. So here, for z [T, D]:
 
     c = f(z C_d^T) C_u^T           channels of every token
     t = T_u f(T_d (z + c))         tokens of every channel
-    g(z) = alpha (c + t)           what a mixer of residual form adds to its input
+    g(z) = alpha (c + t)           increment of a residual mixer
 
-The matrices C_u and T_u begin at zero, hence g = 0 and h_L = b_L: what is computed at first is linear probing of
-norm(b_L), exactly. The norm is the backbone's final one, which stays as it is; without it a new head would see tokens
-of another scale than the backbone's own head did. The head begins at zero, as where vision transformers are fine-tuned
-(Dosovitskiy et al. 2021, section 3.2). Linear probing is the same with no adapters, so there is one code path for both.
-The head reads the class token alone. Of the last adapter that uses one row of T_u; its other rows have gradient zero.
+The matrices C_u and T_u start at zero, hence g = 0 and h_L = b_L: initially this is exactly linear probing of norm(b_L).
+The norm is the backbone's final one, unchanged; without it a new head would see tokens of another scale than the
+backbone's own head did. The head starts at zero, as in fine-tuning of vision transformers (Dosovitskiy et al. 2021,
+section 3.2). Linear probing is the same without adapters, so there is one code path for both. The head reads only the
+class token, so it uses one row of the last adapter's T_u; the other rows have gradient zero.
 
 Stochastic block sampling. Inputs and outputs of a block, image by image, are enough to learn the block. So the sampling
 of Tastan and Nandakumar 2025 (second version, Fig. 5) never gives the adapters b_l and b_{l+1} together: with s_l = 1
@@ -26,10 +26,10 @@ where b_l is given,
     P(s_{l+1} = 1 | s_l = 1) = 0,   P(s_{l+1} = 1 | s_l = 0) = 1/2,
 
 a Markov chain whose stationary distribution has P(s_l = 1) = 1/3. The output of the last block is always needed, h_0 =
-b_L; the paper does not say how that goes together. Here the chain begins stationary and is conditioned on s_L = 1. A
+b_L; the paper does not reconcile the two. Here the chain starts stationary and is conditioned on s_L = 1. A
 stationary chain of two states is the same backwards, so that it is drawn from the last block to the first by the same
-rule, exactly; a block k before the last is given with probability (1 + 2 (-1/2)^k) / 3. In the place of an output that
-is not given the adapters take zeros, g_l(0 + h_{l-1}). A mask is drawn anew for every batch.
+rule, exactly; a block k before the last is given with probability (1 + 2 (-1/2)^k) / 3. The adapters take zeros in
+place of a missing output, g_l(0 + h_{l-1}). Every batch draws a new mask.
 
 A backbone is timm's `VisionTransformer` with a class token, or a `FriendlyTransformer`. Both have their blocks in
 `blocks`, where hooks read the outputs of an ordinary pass in evaluation mode.

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 Gradients = Mapping[str, torch.Tensor]
-"""By parameter name."""
+"""Keyed by parameter name."""
 Progress = Callable[[int, int, float], None]
 """Receives the restart and the iteration, both from 0, and the cost."""
 

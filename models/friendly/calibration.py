@@ -67,9 +67,9 @@ class BlockCeiling:
     """Magnitudes that no input exceeds."""
 
     queries: tuple[float, ...]
-    """By head, norm of a query: |A| sqrt(D) + |a| for the rows of the head."""
+    """Norm of a query, for each head: |A| sqrt(D) + |a| for the rows of the head."""
     keys: tuple[float, ...]
-    """By head, norm of a key less the mean of the T keys of its image: 2 (1 - 1/T) |A| sqrt(D).
+    """Norm of a key, for each head, less the mean of the T keys of its image: 2 (1 - 1/T) |A| sqrt(D).
 
     The bias cancels, and x^ less the mean is (1 - 1/T) x^ less the sum of T - 1 others divided by T. Attained where one
     token is the opposite of all others."""
@@ -78,7 +78,7 @@ class BlockCeiling:
     value: float
     """Entry of a value vector: |A_j| sqrt(D) + |a_j|, the largest."""
     hidden: float
-    """Argument of GELU, the same of the first layer behind the second LayerNorm."""
+    """Argument of GELU: the same bound for the first layer after the second LayerNorm."""
     attention: Increment
     """A softmax's output norm is at most that of its inputs. With V_h the A of a head's values, v all their a, P_h the
     columns of the projection for them, and z_h within sqrt(D), the attention adds the sum of P_h V_h z_h, plus P v + p.

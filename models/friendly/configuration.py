@@ -11,8 +11,7 @@ Epochs = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class DistillationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[distillation]: the teacher, the student's polynomials and both stages. ValueError for epochs that do not ascend,
-    as decay_epochs must."""
+    """[distillation]: the teacher, the student's polynomials and both stages. ValueError unless decay_epochs ascend."""
 
     teacher_epochs: Annotated[
         int,

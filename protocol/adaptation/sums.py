@@ -184,7 +184,7 @@ class RoundSums:
         return f"the model owner opens {policy.rounds} rounds{because}, and all of them are open"
 
     def _lose(self, number: int, reason: str) -> None:
-        """Mark a round as lost for good. Of too many the earliest is forgotten: no share of it is left, so that it
+        """Mark a round as lost for good. Of too many the earliest is forgotten: no share of it remains, so that it
         becomes final only if it is trained anew."""
         self.lost[number] = reason
         if len(self.lost) > MOST_LOST:

@@ -37,7 +37,7 @@ Answers = Iterator[tuple[MachineT, list[Output]]]
 class Service(Generic[MachineT]):
     def __init__(self) -> None:
         self.sessions: dict[str, MachineT] = {}
-        """By data owner."""
+        """Keyed by data owner."""
         self._answers = RateLimit[tuple[str, str], Packet]()
         """Answers to hellos and unreadable messages; by sender and data owner."""
 
@@ -118,7 +118,7 @@ class DealerService(Service[InferenceDealer]):
         self._roster = roster
         self._begin = begin
         self._openers: dict[str, str] = {}
-        """By data owner: the owner that first named its session."""
+        """Keyed by data owner: the owner that first named its session."""
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[InferenceDealer]:
         packet = _packet(frames, INFERENCE_MESSAGES)

@@ -247,7 +247,7 @@ _ROUND_COLUMNS: Final = {
     "images": Column("Images", thousands),
     "seconds": Column("Time", duration),
 }
-"""By field of a round."""
+"""Keyed by field of a round."""
 _OWNER_COLUMNS: Final = {
     "round": Column("Last round", plain),
     "kept_images": Column("Kept images", thousands),
@@ -259,6 +259,6 @@ _OWNER_COLUMNS: Final = {
     "bytes_received": Column("Received", byte_count),
     "weights_bytes": Column("Masked weights", byte_count),
 }
-"""By field of a data owner."""
+"""Keyed by field of a data owner."""
 _TOTALS: Final = ("kept_images", "batches", "bytes_sent", "bytes_received", "weights_bytes")
 """Fields that add up to those of the model owner, whose sent bytes are the data owners' received ones."""

@@ -44,7 +44,7 @@ class RevealedRows:
 
 
 RevealedPass = Mapping[int, RevealedRows]
-"""By the number of the block, ascending; the last block is always there."""
+"""Keyed by the number of the block, ascending; the last block is always there."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ class MatchedRows:
         self._own, self._in_order = own, in_order
         self._batches = [_Batch.of(each) for each in passes]
         self.rows: dict[int, dict[int, torch.Tensor]] = {}
-        """By block and by the number of the image, float32 [T, D]."""
+        """Keyed by block and by the number of the image, float32 [T, D]."""
         self.accuracy = 0.0
         """Fraction of the outputs matched to their own image."""
         self._give([self._by_pixels(each) for each in self._batches])

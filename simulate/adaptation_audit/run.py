@@ -65,7 +65,7 @@ IMAGE_ATTACKS: Final = {
         "this project",
     ),
 }
-"""By name, the action of an attack, and its source."""
+"""Keyed by name: the action of an attack, and its source."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ _EMBEDDINGS: Final = (POSITIONS, PROJECTION)
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The effort of attacks that search; full: that of the papers, else what works on an unprotected small model."""
+    """Effort of attacks that search; full: that of the papers, else enough for an unprotected small model."""
 
     full: bool
     seed: int

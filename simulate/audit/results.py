@@ -175,11 +175,11 @@ class ModelMetrics(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float
     baseline_accuracy: float
     copy_errors: tuple[float, ...]
-    """Error of each copy of blocks on held-out pairs, relative to what the blocks add; empty if none was made."""
+    """Error of each copy of blocks on held-out pairs, relative to the blocks' increment; empty if none was made."""
     matching_accuracy: float | None
     """Share of the outputs that were matched to their own image; None if none was received."""
     reconstructed: bool
-    """Whether that interval lies above 0, and no error reaches 1, the error of a block that does nothing."""
+    """Whether that interval lies above 0, and no error reaches 1, the error of an identity block."""
 
     @property
     def verdict(self) -> str:
@@ -223,7 +223,7 @@ class AuditResult(Result, frozen=True, kw_only=True, tag="tacit.audit.3"):
     """The baseline, compared with itself; None if no attack gave an image."""
     observations: tuple[ObservationResult, ...] = ()
     closed_form: tuple[ClosedFormResult, ...] = ()
-    """Empty if the closed form was not asked for, or cannot be used on the model."""
+    """Empty if the closed form was not requested, or cannot be used on the model."""
     closed_form_unusable: str = ""
     """Reason why it cannot be used; otherwise empty."""
     model_attacks: tuple[ModelAttackResult, ...] = ()

@@ -21,7 +21,7 @@ CANDIDATES: Final = 100
 """Images among which the true one is re-identified."""
 CONFIDENCE: Final = 0.95
 MOST_DECIBELS: Final = 200.0
-"""Of images that are the same to the last bit, whose ratio is infinite."""
+"""PSNR of identical images, whose ratio is infinite."""
 
 Pixels = npt.NDArray[np.float64]
 """An image: [C, S, S], from 0 to 1."""

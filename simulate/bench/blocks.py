@@ -280,7 +280,7 @@ class BlockBenchmark:
 
 
 Cores = Mapping[str, frozenset[int]]
-"""By party."""
+"""Keyed by party."""
 
 
 def placed(available: Sequence[int]) -> Cores:

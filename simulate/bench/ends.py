@@ -275,12 +275,12 @@ class HostMetrics:
     """Measurements of a host."""
 
     seconds: dict[int, dict[Phase, float]]
-    """By member."""
+    """Keyed by member."""
     masks: dict[int, int]
-    """By member."""
+    """Keyed by member."""
     peak_bytes: int
     work_seconds: dict[str, float]
-    """By kind of work; empty unless profiled."""
+    """Keyed by kind of work; empty unless profiled."""
 
 
 class ClientHost:

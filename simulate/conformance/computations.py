@@ -736,7 +736,7 @@ def draw_zeros(*, secret: Octets, words: int) -> bytes:
 
 
 def weigh(*, count: int, least_count: int) -> int:
-    """The weight of a data owner with so many images."""
+    """The weight of a data owner with `count` images."""
     return weight_of(count, least_count)
 
 

@@ -285,7 +285,7 @@ class Dashboard(MetricsPage):
 
     def take(self, event: Event) -> None:
         """Take an event that happens now; from any thread, without blocking."""
-        with contextlib.suppress(RuntimeError):  # It is closed; there is nobody to show it to.
+        with contextlib.suppress(RuntimeError):  # The loop is closed, without readers.
             self._loop.call_soon_threadsafe(self._take, event)
 
     def _take(self, event: Event) -> None:

@@ -21,7 +21,7 @@ MOST_SEEDS: Final = 1000
 LARGEST: Final = 999_999
 
 Values = Mapping[str, float | None]
-"""By the name of the quantity; None if a row does not have it."""
+"""Keyed by the name of the quantity; None if a row does not have it."""
 
 
 class StudyError(ValueError):

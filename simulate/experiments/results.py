@@ -12,7 +12,7 @@ import msgspec
 from tacit.parties.runs.results import Column, Result, Table, decimals, prose
 
 WORDS: Final = {True: "reproduced", False: "NOT reproduced", None: "not decided"}
-"""By the value of `reproduced`."""
+"""Keyed by the value of `reproduced`."""
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):

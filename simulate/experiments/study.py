@@ -19,7 +19,7 @@ from tacit.simulate.experiments.measures import Measure, Row, StudyError
 from tacit.simulate.experiments.page import points
 from tacit.simulate.experiments.results import Quantity, StudyResult, StudyRow, Verdict
 
-if TYPE_CHECKING:  # It takes a second to load, which whoever asks for the list of studies need not wait for.
+if TYPE_CHECKING:  # It takes a second to load, and listing the studies does not need it.
     from matplotlib.figure import Figure
 
 

@@ -207,7 +207,7 @@ class Actors(Processes):
         loop = asyncio.get_running_loop()
 
         def over(done: Future[int]) -> None:
-            with contextlib.suppress(RuntimeError):  # The loop is closed, and nobody asks any more.
+            with contextlib.suppress(RuntimeError):  # The loop is closed, without waiting callers.
                 loop.call_soon_threadsafe(self._lose, name, actor, done)
 
         try:

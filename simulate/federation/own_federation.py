@@ -164,7 +164,7 @@ class _Following:
         self._on_round, self._evaluate = on_round, evaluate
         self._best = -math.inf
         self.metrics: dict[int, Mapping[str, float]] = {}
-        """By round."""
+        """Keyed by round."""
 
     def round_ended(self, event: RoundEnded) -> None:
         metrics: Mapping[str, float] = {}

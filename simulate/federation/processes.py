@@ -445,7 +445,7 @@ class Supervisor:
         self._processes = processes
         self._hosting = hosting
         self._hosted: dict[str, list[str]] = {}
-        """By process, the clients that have not ended."""
+        """Keyed by process: clients that have not ended."""
         self._roles = roles
         self._show = show
         self._last: dict[str, dict[str, Any]] = {}

@@ -96,7 +96,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Role:
-    """A party of a run: its folder in the run directory has its key and its party file, as on a host of its own."""
+    """A party of a run: its folder in the run directory has its key and its party file, as on its own host."""
 
     plan: Plan
     name: str

@@ -209,7 +209,7 @@ class RevealedBatch:
     outputs: torch.Tensor
     """Outputs of all blocks, float64 [L, B, T, D], each in its own order; zeros if not revealed."""
     orders: Mapping[int, torch.Tensor]
-    """By the number of a block, for all revealed but the first, int64 [B]: the row of the previous revealed output, for
+    """Keyed by block number, for all revealed but the first, int64 [B]: the row of the previous revealed output, for
     each row."""
     labels: torch.Tensor
     """int64 [B], in the order of the last output."""
@@ -239,7 +239,7 @@ Keep = Callable[[Batch, RevealedBatch], None]
 
 
 def forget(batch: Batch, revealed: RevealedBatch) -> None:
-    """A Keep that keeps nothing."""
+    """A Keep that discards the batch."""
 
 
 @dataclass(frozen=True)

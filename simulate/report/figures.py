@@ -1,4 +1,4 @@
-"""The figures of the report, as SVG text that stands inside an HTML page.
+"""Figures of the report, as SVG text inside an HTML page.
 
 All are drawn at the same width, that of a telephone, where their text is as large as the page's small print; on a wide
 screen two stand side by side. Text stays text, in the font of the page. The same data give the same bytes: no dates, no
@@ -47,7 +47,7 @@ ACTIVITY_COLOURS: Final = {
     "waiting": "#8a949e",
     "between rounds": COLOURS[Phase.SESSION],
 }
-"""By the keys of PartyState.activities."""
+"""Keyed by the keys of PartyState.activities."""
 PALETTE: Final = tuple(COLOURS[phase] for phase in PHASES if phase is not Phase.ANSWER_COMPLAINTS)
 """For lines that represent no phase; yellow is too light for them."""
 UNITS: Final = {"accuracy": "accuracy (share of images)", "loss": "loss (nats)"}

@@ -48,7 +48,7 @@ REASONS: Final[dict[Code, tuple[str, str]]] = {
     Code.LEFT: ("A party left, or lost its link for too long.", "Look into its log."),
     Code.LOCAL: ("A party could not go on by itself: its disk, data or device.", "Look into its log."),
 }
-"""By code: cause and remedy."""
+"""Keyed by code: cause and remedy."""
 
 
 def reason(code: str | None) -> tuple[str, str]:

@@ -176,7 +176,7 @@ class MemoryAdaptation(MemoryInference):
         policy = opening or OpeningPolicy(rounds=2, owners=3, smallest_cohort=2, colluders=0)
         self.behind: dict[str, int] = {}
         self.kept: dict[tuple[str, str], KeptRecord] = {}
-        """By owner and data owner."""
+        """Keyed by owner and data owner."""
         inference_requests = dict.fromkeys(plans, request or InferenceRequest(images=1, batch=1, channels=1, side=4))
         super().__init__(inference_requests, terms=self.learning, **given)
         self.brought = digest(InferenceLabel.INFERENCE_TERMS, encode_structure(self.learning)) if brought else b""

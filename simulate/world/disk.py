@@ -60,7 +60,7 @@ class SimulatedDisk(FileSystem):
         """Bytes that may still be written."""
         self._locked: set[Path] = set()
         self._history: defaultdict[Path, list[_Names]] = defaultdict(lambda: [{}])
-        """By folder: its names when it was synchronised, and after every change since."""
+        """Keyed by folder: its names when it was synchronised, and after every change since."""
         self._replace(names or {})
 
     def read(self, path: Path) -> bytes:

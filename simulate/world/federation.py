@@ -142,7 +142,7 @@ class MemoryFederation(World[Parcel]):
         self.accepted_groups = ""
         """Fingerprint of a roster whose groups all clients accept."""
         self.spending: dict[str, dict[bytes, bytes]] = {}
-        """By party, its persisted statements of clients' spending."""
+        """Keyed by party: its persisted statements of clients' spending."""
         self.stated: dict[str, float] = {}
         """Spending as stated by owners of clients."""
         self.start_server()
@@ -294,7 +294,7 @@ class MemoryFederation(World[Parcel]):
         return Parcel(party, output.to, tuple(bytes(frame) for frame in output.frames))
 
     def act(self, party: str, output: Output) -> None:
-        """Write the journal, train, encrypt, keep the model."""
+        """Write the journal, train, encrypt, or store the model."""
         match output:
             case Journal(entry=entry):
                 self._journals[party].write(entry)

@@ -115,7 +115,7 @@ class Session(MemoryFederation):
         self.said = 0
         """Number of our machine's messages for the live client."""
         self.over = False
-        """Whether the live client has left or was told to."""
+        """Whether the live client has left or was instructed to."""
         self.start(*keyring.ours)
 
     @property

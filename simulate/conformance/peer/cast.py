@@ -126,7 +126,7 @@ def _read(keyring: Keyring, name: str, kind: type[T], limit: int, remedy: str) -
 
 
 Arrivals = asyncio.Queue[tuple[str, Event | EndpointError]]
-"""By name of our party."""
+"""Keyed by name of our party."""
 
 
 class Line:

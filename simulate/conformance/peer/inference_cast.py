@@ -130,7 +130,7 @@ class InferenceCast(Cast):
         self._liars: Collection[str] = roles if liars is None else liars
         self._roles = roles
         self._links: dict[tuple[str, bytes], Link] = {}
-        """By our party, and the session."""
+        """Keyed by our party, and the session."""
         self._former: dict[str, dict[type[Message], Saying]] = {}
         self.past: set[bytes] = set()
         """Sessions of earlier cases."""
