@@ -13,7 +13,7 @@ matrices for each, of rank 8, without biases. So here, for z [T, D]:
     t = T_u f(T_d (z + c))         tokens of every channel
     g(z) = alpha (c + t)           increment of a residual mixer
 
-The matrices C_u and T_u start at zero, hence g = 0 and h_L = b_L: initially this is exactly linear probing of norm(b_L).
+The matrices C_u and T_u start at zero, hence g = 0 and h_L = b_L: initially this is just linear probing of norm(b_L).
 The norm is the backbone's final one, unchanged; without it a new head would see tokens of another scale than the
 backbone's own head did. The head starts at zero, as in fine-tuning of vision transformers (Dosovitskiy et al. 2021,
 section 3.2). Linear probing is the same without adapters, so there is one code path for both. The head reads only the
