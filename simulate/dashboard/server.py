@@ -2,7 +2,7 @@
 
 docs/dashboard.md has the rules. A token comes in a header, or in a cookie set by the first answer to it; never in an
 address, since logs and histories keep addresses. No reader can make the server wait, or delay a round: each gets the
-differences from its last state, at most twice a second, and a reader that receives nothing for a while is disconnected.
+differences from its last state, at most twice a second, and a reader that accepts no data for a while is disconnected.
 Connections are limited, so that strangers do not use up the descriptors that the party's own links need.
 """
 
@@ -194,7 +194,7 @@ PAUSE_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 15.0
 """Silence after which a reader receives an empty line, to detect a lost one."""
 STUCK_SECONDS: Final = 30.0
-"""Time after which a reader that receives nothing is disconnected."""
+"""Time after which a reader that accepts no data is disconnected."""
 REQUEST_SECONDS: Final = 10.0
 """Time that a connection may stay without a request."""
 MOST_CONNECTIONS: Final = 64
