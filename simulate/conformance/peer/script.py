@@ -89,7 +89,7 @@ class RoundKnowledge:
     complaint: Callable[[], PeerComplaints] | None = None
     """Makes our client's complaint against the client that is lied to, once vectors are masked."""
     agreed: Callable[[], tuple[Agreement, Mapping[int, SigningKey]]] = _nothing_agreed
-    """Where our side is the server, the current round, and our clients' signing keys, by position."""
+    """Current round, and our clients' signing keys by position, where our side is the server."""
     told: dict[type[Message], list[Any]] = field(default_factory=dict)
     """Our server's last two honest messages to the client, by kind."""
 
