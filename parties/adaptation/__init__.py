@@ -1,1 +1,1 @@
-"""Adapters and a head that are trained on secret shares, between a model owner and a data owner."""
+"""Training of adapters and a head on secret shares, between a model owner and a data owner."""

@@ -1,18 +1,17 @@
-"""One adapter on shares, forwards and backwards: g(z) = alpha (c + t), in the notation of models/adapters/gradients.py.
+"""One adapter on shares, forward and backward: g(z) = alpha (c + t), in the notation of models/adapters/gradients.py.
 
-Between its products stand ring extensions, called lifts (fixed_point.py). An activation x^2 / 8 + x / 4 + 1 / 2 comes
-with the lift of its argument. Every factor of a product is opened under one mask, as an operand that products further
-back need as well: nothing is opened twice, and nothing but under a mask.
+Ring extensions, called lifts (fixed_point.py), stand between the products. The activation x^2 / 8 + x / 4 + 1 / 2
+comes with the lift of its argument. Every factor of a product is opened once, under one mask, and reused as an operand
+of the backward products. Nothing is opened without a mask.
 
-Forwards are nine rounds. Of the output there are only the tokens that something reads: behind the last adapter that is
-the head, which reads the class token.
+The forward pass takes nine rounds. It computes only the output tokens that a later step reads: behind the last adapter
+that is the class token, for the head.
 
-Backwards goes from the derivative e by the output to that by the input, and by the parameters, in eight rounds. The
-factors of e, and of what follows from it, are operands that are open since the way forwards, so e is the only thing of
-the size of the stream that is opened here, and of the size of a token behind the last adapter, whose other tokens
-nothing reads:
+The backward pass takes the derivative e with respect to the output, and computes those with respect to the input and
+the parameters, in eight rounds. All other factors were opened in the forward pass, so e is the only opening of the size
+of the stream. Behind the last adapter it has the size of one token.
 
-    S = alpha T_u,  U = alpha C_u,  K = T_d f(p)              before e is known, in rounds that there are anyhow
+    S = alpha T_u,  U = alpha C_u,  K = T_d f(p)              before e is known, in rounds of the forward pass
     E_t = e f(q)^T,  E_c = e^T f(p)                           sums over the images
     dq = f'(q) * S^T e                                        [r, D] for every image
     k  = dq C_u                                               [r, r] for every image, instead of T_d^T dq [T, D]
@@ -20,9 +19,9 @@ nothing reads:
     dT_u = alpha E_t,  dC_u = alpha E_c + dq^T K,  dalpha = <T_u, E_t> + <C_u, E_c>,  dT_d = dq u^T,  dC_d = dp^T z
     e += T_d^T dq + dp C_d
 
-A slope (x + 1) / 4 is known before the other factor of its product: it is the factor of a lift, so that lift and
-product are one round. The product is cut, and opened in the ring of SLOPED bits that this leaves. Derivatives by
-parameters are cut into one ring, to be lifted with those of other adapters.
+A slope (x + 1) / 4 is known before the other factor of its product, so lift and product take one round together. The
+product is truncated, and opened in the remaining ring of SLOPED bits. Derivatives with respect to parameters are
+truncated into one ring, and lifted together with those of other adapters.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ ACTIVATED: Final = 2 * ARGUMENT + 3
 """Fractional bits of x^2 / 8 + x / 4 + 1 / 2, computed as X^2 + 2^(ARGUMENT + 1) X + 2^(2 ARGUMENT + 2)."""
 _ACTIVATION_FUNCTION: Final = (4 << (2 * ARGUMENT), 2 << ARGUMENT, 1)
 LEAST_BACKWARDS: Final = 8
-"""Fractional bits of derivatives, at least."""
+"""Smallest number of fractional bits of derivatives."""
 _MIXED: Final = PARAMETER + ACTIVATED
-"""Of what it is multiplied to."""
+"""Fractional bits of the values that an activation is multiplied with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +75,9 @@ class AdapterSizes:
     width: int
     rank: int
     read: int
-    """Tokens R of the output that are read, from the first on."""
+    """Number R of output tokens that are read, counted from the first."""
     first: bool = False
-    """Whether nobody needs the derivative by the input: there is no adapter before it."""
+    """True for the first adapter, which does not need the derivative with respect to its input."""
 
     @property
     def stream(self) -> tuple[int, int, int]:
@@ -86,37 +85,37 @@ class AdapterSizes:
 
     @property
     def output(self) -> tuple[int, int, int]:
-        """Shape of what comes out [B, R, D], and of the derivative by it."""
+        """Shape [B, R, D] of the output, and of the derivative with respect to it."""
         return (self.images, self.read, self.width)
 
 
 class AdapterChecks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of sums of squares, each of one row; bounds.py says what follows from them."""
+    """Range checks on sums of squares, each over one row; bounds.py derives the bounds that follow from them."""
 
     inputs: CheckedSum
-    """Of a token of z."""
+    """Squared norm of a token of z."""
     channels: CheckedSum
-    """Of p of a token."""
+    """Squared norm of p of a token."""
     tokens: CheckedSum
-    """Of a row of q."""
+    """Squared norm of a row of q."""
     derivatives: CheckedSum
-    """Of an image of the derivative by h_l."""
+    """Squared norm of one image's derivative with respect to h_l."""
     derivative_bits: Annotated[int, Meta(ge=0, le=DERIVATIVE)]
-    """Fractional bits of the derivative that are looked at: what is possible is far more than what is in range."""
+    """Fractional bits of the derivative that the check compares: its possible range far exceeds the permitted one."""
     backwards: Annotated[int, Meta(ge=LEAST_BACKWARDS, le=DERIVATIVE)]
     """Fractional bits of derivatives within an adapter."""
 
     @property
     def gradient(self) -> int:
-        """Bits of derivatives by parameters that are lifted: of products of a derivative that was multiplied by a
-        slope, and cut, with an activation, cut to GRADIENT fractional bits."""
+        """Ring bits of the parameter derivatives that are lifted: products of a derivative that was multiplied by a
+        slope and truncated, with an activation, truncated to GRADIENT fractional bits."""
         return WORD_BITS - SLOPE - (self.backwards + ACTIVATION - GRADIENT)
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class AdapterShares:
-    """An owner's shares modulo 2^64 of an adapter's parameters, PARAMETER fractional bits; or of other bits, of
-    derivatives by them."""
+    """One owner's shares modulo 2^64 of an adapter's parameters (PARAMETER fractional bits), or of derivatives with
+    respect to them (other fractional bits)."""
 
     channel_down: torch.Tensor
     """C_d [r, D]."""
@@ -127,7 +126,7 @@ class AdapterShares:
     token_up: torch.Tensor
     """T_u [T, r]."""
     scale: torch.Tensor
-    """Factor alpha, without a dimension."""
+    """Factor alpha, a tensor without dimensions."""
 
 
 Shapes = dict[str, tuple[int, ...]]
@@ -135,7 +134,7 @@ Formulas = dict[str, tuple[str, str, str]]
 
 
 def forward_requests(sizes: AdapterSizes, checks: AdapterChecks) -> tuple[AnyBlockRequest, ...]:
-    """What `AdapterForwards` asks for by itself, in this order."""
+    """Correlated randomness that `AdapterForwards` requests by itself, in this order."""
     return (products_request(forward_operands(sizes), FORWARD_PRODUCTS), *forward_rest(sizes, checks))
 
 
@@ -187,11 +186,11 @@ FORWARD_PRODUCTS: Final[Formulas] = {
     "q": ("T_d", "u", "rt,btd->brd"),
     "t": ("T_u", "f(q)", "tr,brd->btd"),
 }
-"""Letters: b images, t tokens, d channels, r of the rank."""
+"""Letters: b images, t tokens, d channels, r rank."""
 
 
 class AdapterForwards:
-    """One use of an adapter. operands: those whose products go on behind it; `Operands` of its own without."""
+    """One forward pass of an adapter. operands: operands shared with later products; None: its own `Operands`."""
 
     def __init__(
         self, party: Party, sizes: AdapterSizes, checks: AdapterChecks, operands: Operands | None = None
@@ -203,7 +202,7 @@ class AdapterForwards:
         self._checks = {name: RangeCheck(party, rows, check) for name, (rows, check) in found.items()}
 
     def forwards(self, parameters: AdapterShares, z: torch.Tensor) -> Program[torch.Tensor]:
-        """From z [B, T, D], ACTIVATION + PARAMETER fractional bits, to alpha (c + t) [B, R, D], as many."""
+        """Map z [B, T, D] to alpha (c + t) [B, R, D], both with ACTIVATION + PARAMETER fractional bits."""
         party, lifts, product, read = self._party, self._lifts, self._operands.product, self._sizes.read
         (z,) = yield from lifted(party, "adapter", (lifts["z"], Cut(z, PARAMETER)))
         yield from self._open({"z": z, "C_d": parameters.channel_down}, check=self._check("z"))
@@ -235,19 +234,19 @@ class AdapterForwards:
         yield from opened(self._party, "adapter", self._operands, *parts, check=check)
 
     def _activated(self, name: str, argument: torch.Tensor) -> Program[torch.Tensor]:
-        """An argument of ACTIVATION + PARAMETER fractional bits is lifted; the function's share, ACTIVATED bits."""
+        """Lift an argument of ACTIVATION + PARAMETER fractional bits; return the function's share, ACTIVATED bits."""
         value = self._lifts[name]
         yield from lifted(self._party, "adapter", (value, Cut(argument, ACTIVATION + PARAMETER - ARGUMENT)))
         return value.polynomial(_ACTIVATION_FUNCTION)
 
 
 WHOLE: Final = WORD_BITS - SLOPE
-"""The ring of a derivative that was multiplied by a slope, and cut to `backwards` fractional bits."""
+"""Ring bits of a derivative that was multiplied by a slope and truncated to `backwards` fractional bits."""
 _FINER: Final = SLOPED - WHOLE
-"""How many bits more it keeps where it is opened."""
+"""Additional bits that it keeps at its opening."""
 _NAME: Final = "adapter backwards"
 _SLOPE_FUNCTION: Final = (1 << ARGUMENT, 1)
-"""Of X with ARGUMENT fractional bits: (x + 1) / 4 with SLOPE."""
+"""Coefficients of (x + 1) / 4 with SLOPE fractional bits, for X with ARGUMENT bits."""
 
 _PRODUCTS: Final[Formulas] = {
     **FORWARD_PRODUCTS,
@@ -272,7 +271,7 @@ _PRODUCTS: Final[Formulas] = {
 }
 
 _BY_INPUT: Final = ("T_d^T dq", "dp C_d")
-"""Products of the derivative by the input alone."""
+"""Products that only the derivative with respect to the input needs."""
 
 
 def _products(sizes: AdapterSizes) -> Formulas:
@@ -328,9 +327,10 @@ class AdapterProgram(AdapterForwards):
         self._checks["e in range"] = RangeCheck(party, (sizes.images,), checks.derivatives)
 
     def backwards(self, by_output: torch.Tensor) -> Program[AdapterShares]:
-        """From the derivative by h_l [B, R, D], DERIVATIVE + PARAMETER fractional bits modulo 2^(WHOLE + DERIVATIVE -
-        backwards), to those by the parameters, of the sum over the images, GRADIENT fractional bits modulo
-        2^gradient."""
+        """Map the derivative with respect to h_l [B, R, D] to those with respect to the parameters.
+
+        Input: DERIVATIVE + PARAMETER fractional bits modulo 2^(WHOLE + DERIVATIVE - backwards). Output: summed over the
+        images, GRADIENT fractional bits modulo 2^gradient."""
         party, operands, lifts, product = self._party, self._operands, self._lifts, self._operands.product
         bits, looked_at = self._scales.backwards, self._scales.derivative_bits
         fewer, gradient = DERIVATIVE - bits, self._scales.gradient
@@ -374,13 +374,13 @@ class AdapterProgram(AdapterForwards):
         )
 
     def by_input(self, by_output: torch.Tensor) -> torch.Tensor:
-        """Behind `backwards`, from what that took to the derivative by h_(l - 1) [B, T, D], in as many bits; not of the
-        first adapter."""
+        """Return the derivative with respect to h_(l - 1) [B, T, D] after `backwards`, from the same argument and with
+        as many bits; not for the first adapter."""
         one, other = (self._operands.product(name) for name in _BY_INPUT)
         return self._padded(by_output) + (shifted(one + other, SLOPED, _FINER) << DERIVATIVE - self._scales.backwards)
 
     def _padded(self, share: torch.Tensor) -> torch.Tensor:
-        """With zeros for the tokens, in the last dimension but one, that nothing reads."""
+        """Pad the last dimension but one with zeros for the tokens that nothing reads."""
         return pad(share, (0, 0, 0, self._sizes.tokens - self._sizes.read))
 
     def _beside(self, parameters: AdapterShares) -> dict[str, torch.Tensor]:
@@ -389,8 +389,10 @@ class AdapterProgram(AdapterForwards):
     def _sloped(
         self, name: str, argument: str, derivative: torch.Tensor, beside: torch.Tensor | None = None
     ) -> Program[torch.Tensor]:
-        """A derivative of `backwards` + PARAMETER fractional bits, lifted, times the slope at an argument: SLOPE bits
-        more than `backwards`. beside: derivatives by T_u and C_u that are lifted too."""
+        """Lift a derivative of `backwards` + PARAMETER fractional bits and multiply it by the slope at an argument.
+
+        The result has SLOPE more bits than `backwards`. beside: derivatives by T_u and C_u that are lifted in the same
+        round."""
         slope = self._lifts[argument].polynomial(_SLOPE_FUNCTION)
         by = self._scales.backwards + ACTIVATED - GRADIENT
         others = [] if beside is None else [(self._lifts["E"], Cut(beside, by))]

@@ -1,25 +1,25 @@
-"""What values a step of learning may have: what is checked on shares, and what follows from it.
+"""Ranges of the values in a training step: which are checked on shares, and which bounds follow.
 
-A lift takes a value for another one, unseen, where it is larger than its bits. So norms of a few things are compared
-with bounds on shares, and every other value has a bound that follows from these by the Cauchy-Schwarz inequality, in an
+A lift silently returns another value if its argument exceeds the lift's bits. So the norms of a few values are compared
+with bounds on shares. Every other value has a bound that follows from these by the Cauchy-Schwarz inequality, in an
 order in which each value is bounded before it is lifted:
 
-| checked | of |
+| check | value |
 |---|---|
 | `parameters` | every tensor of an adapter, and of the head, before it is used |
 | `inputs` | every token of z |
 | `channels` | p of every token |
 | `tokens` | q of every image, row by row |
-| `derivatives` | the derivative by h_l of every image |
+| `derivatives` | the derivative with respect to h_l of every image |
 | variances, centred logits, sums of exponentials | see head.py |
 
-With |f(x)| for f(x) = x^2 / 8 + x / 4 + 1 / 2 of a vector x of n entries at most |x|^2 / 8 + |x| / 4 + sqrt(n) / 2, and
-the slope of every entry at most (|x| + 1) / 4. Bounds are public numbers, as those of inference are; a batch in which
-something is beyond them is refused.
+For f(x) = x^2 / 8 + x / 4 + 1 / 2 of a vector x of n entries, |f(x)| is at most |x|^2 / 8 + |x| / 4 + sqrt(n) / 2, and
+the slope of every entry is at most (|x| + 1) / 4. Bounds are public numbers, as in inference. A batch with a value out
+of range is refused.
 
-A norm is told from what it can be by 2^PLACE steps of its square, so a check of parameters is the coarser the more a
-step can move them: each tensor has a gradient of its own, which differ by factors of hundreds. What no step leads to is
-noticed up to 2^8 times the bound.
+A check resolves a squared norm in 2^PLACE steps of its possible range, so a check of parameters is coarser the more a
+step can move them. Each tensor has its own gradient bound, which differ by factors of hundreds. Parameters that no step
+can produce are detected up to 2^8 times the bound.
 """
 
 from __future__ import annotations
@@ -52,48 +52,48 @@ from tacit.protocol.adaptation.schedule import HEAD_TENSORS
 from tacit.protocol.inference.schedule import PLACE, STREAM
 
 _LEVELS: Final = PLACE
-"""Bits that are compared of a sum of squares: what is in range is a small part of what is possible."""
+"""Compared bits of a sum of squares, whose permitted range is a small part of the possible one."""
 _ASTRAY: Final = 2.0**8
-"""Parameters are told apart that are so many times what is in range, though no step leads there: whether
-what somebody brings to a prediction was learned, nobody else sees."""
+"""Largest detectable multiple of the permitted range, beyond what a step can produce: nobody else verifies that the
+parameters brought to a prediction were learned."""
 LOGIT_SCALE: Final = 2.0**28
-"""Scale of logits that are told, or ranked, modulo 2^STREAM."""
+"""Scale of logits that are revealed or ranked, modulo 2^STREAM."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepBounds:
     rate: float
     stream: float
-    """Scale of what blocks leave, a power of two."""
+    """Scale of the blocks' outputs, a power of two."""
     halvings: tuple[int, ...] = ()
-    """How often the output of each block is halved that a step reads (models/adapters/parallel.py); none: never."""
+    """Number of halvings of each block's output before a step reads it (models/adapters/parallel.py); empty: none."""
     outputs: float
-    """Of a token that a block leaves, halved; inference sees to it."""
+    """Largest norm of a token of a block's output, halved; inference enforces it."""
     parameters: Mapping[str, float]
-    """Of ADAPTER_TENSORS and HEAD_TENSORS, over all their entries; of `scale` its magnitude."""
+    """Largest norms of ADAPTER_TENSORS and HEAD_TENSORS over all their entries; for `scale` its magnitude."""
     inputs: float
     channels: float
     tokens: float
     derivatives: float
     variances: tuple[float, float]
-    """Of the class token of h_L, from the least to the largest."""
+    """Smallest and largest variance of the class token of h_L."""
     epsilon: float
     logits: float
 
 
 class StepScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     halvings: tuple[Annotated[int, Meta(ge=0, le=MOST_HALVINGS)], ...]
-    """As of StepBounds."""
+    """See `StepBounds.halvings`."""
     cut: Annotated[int, Meta(ge=1, le=STREAM - 2)]
-    """What is cut off the output of the block that is halved most often, and off all others once they are doubled to
-    its scale: for all it is the same ring."""
+    """Bits truncated from the output of the most halved block. All other outputs are first doubled to its scale, so
+    that one ring serves all."""
     rate: Positive
-    """The largest learning rate: what a step can move a parameter by is a part of what it can be."""
+    """Largest learning rate, which bounds how far a step moves a parameter."""
     parameters: dict[str, CheckedSum]
     moved: dict[str, Positive]
-    """Norms that tensors in range have at most after a step, of a batch in range."""
+    """Largest norms of tensors in range after a step with a batch in range."""
     adapter: AdapterChecks | None
-    """None: there are no adapters."""
+    """None without adapters."""
     head: LearningHeadScales
 
     @property
@@ -102,7 +102,7 @@ class StepScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, adapters: int) -> StepScales:
-    """BoundError, and FitError, for bounds whose values do not fit the rings."""
+    """Derive the scales from the bounds. BoundError or FitError if the values do not fit the rings."""
     cut = round(math.log2(bounds.stream)) + max(bounds.halvings, default=0) - ACTIVATION
     if not fits_cut(bounds.stream, bounds.halvings, cut):
         raise BoundError(f"outputs of blocks of scale {bounds.stream:g}: a power of two, and 2^22 at least, is needed")
@@ -112,14 +112,14 @@ def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, ada
         _within(f"an entry of {name}", norm, largest)
     width = sizes.width
     largest_logit = math.sqrt(width) * bounds.parameters["weight"] + bounds.parameters["bias"]
-    # Differences of two are compared.
+    # The softmax compares differences of two logits.
     _within("a logit", largest_logit, 2.0 ** (STREAM - 2) / LOGIT_SCALE)
     by_logits = math.sqrt(2.0) * bounds.parameters["weight"]
     by_token = by_logits / math.sqrt(bounds.variances[0])
     by_head = math.sqrt(2.0 * (width + 1))
     checks, last, gradients = _adapter_checks(sizes, bounds, by_token) if adapters else (None, bounds.outputs, {})
     gradients |= dict.fromkeys(HEAD_TENSORS, by_head)
-    # They were in range before a step, whose gradient is bounded; the mean over owners is no larger.
+    # They were in range before a step with a bounded gradient; the mean over owners is no larger.
     moved = {name: bounds.parameters[name] + bounds.rate * gradient for name, gradient in gradients.items()}
     parameters = {}
     for name, most in moved.items():
@@ -149,23 +149,23 @@ def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, ada
 
 
 def fits_cut(stream: float, halvings: Sequence[int], cut: int) -> bool:
-    """Whether outputs of blocks of this scale have ACTIVATION fractional bits, of LIFTED at most, once they are halved
-    and cut."""
+    """Return whether block outputs of this scale keep ACTIVATION fractional bits within LIFTED after halving and
+    truncation."""
     return stream * 2.0 ** max(halvings, default=0) == 2.0 ** (cut + ACTIVATION) and cut >= STREAM - LIFTED
 
 
 def _adapter_checks(
     sizes: AdapterSizes, bounds: StepBounds, by_token: float
 ) -> tuple[AdapterChecks, float, dict[str, float]]:
-    """And what the norms are at most of a token of h_l, and of an image's derivative by each of ADAPTER_TENSORS.
-    by_token: that of the derivative by the class token of h_L."""
+    """Return the checks, the largest norm of a token of h_l, and those of an image's derivative with respect to each of
+    ADAPTER_TENSORS. by_token: the largest norm of the derivative with respect to the class token of h_L."""
     norm = bounds.parameters
     rank, width, tokens = sizes.rank, sizes.width, math.sqrt(sizes.tokens)
     activated_channels = _activated(bounds.channels, rank)
     activated_tokens = math.sqrt(rank) * _activated(bounds.tokens, width)
     from_channels = activated_channels * norm["channel_up"]
     added = from_channels + activated_tokens * norm["token_up"]
-    # h is z less an output, so it is bounded anew by every check of z.
+    # h is z less an output, so every check of z bounds it anew.
     hidden = bounds.inputs + bounds.outputs + norm["scale"] * added
     inputs = hidden + bounds.outputs
     channels = bounds.inputs * norm["channel_down"]
@@ -176,7 +176,7 @@ def _adapter_checks(
     _within("q", reduced, _checked(ARGUMENT))
     _within("c", from_channels, 2.0 ** (LIFTED - 2 - ACTIVATION))
     _within("c + t", added, 2.0 ** (LIFTED - 2 - ACTIVATION))
-    # Backwards: of a whole image. What is multiplied by alpha T_u, or alpha C_u, is a derivative as well.
+    # Backward, over a whole image. A value multiplied by alpha T_u or alpha C_u is a derivative as well.
     derivative = bounds.derivatives
     scaled = derivative * norm["scale"]
     by_activated_tokens = scaled * norm["token_up"]
@@ -188,7 +188,7 @@ def _adapter_checks(
     before = max(before, by_token)
     in_lifts = max(by_activated_tokens, by_tokens * norm["channel_up"], by_activated_channels)
     in_products = max(by_tokens, by_channels)
-    # Those by T_u and C_u are lifted before alpha as well.
+    # The derivatives by T_u and C_u are lifted before their product with alpha as well.
     gradients = {
         "channel_down": by_channels * tokens * bounds.inputs,
         "channel_up": max(derivative, scaled + by_middle) * tokens * activated_channels,
@@ -202,7 +202,7 @@ def _adapter_checks(
         LIFTED - 2 - _bits(in_lifts / SPARE),
         WHOLE - 1 - _bits(in_products / SPARE),
         WHOLE - 2 - ACTIVATION - _bits(gradient / SPARE),
-        # As many bits of the sum of a derivative and what is added to it are left as are looked at.
+        # The sum of a derivative and its addend keeps as many bits as the check compares.
         looked_at + WHOLE - PARAMETER - CHECKED,
         DERIVATIVE,
     )

@@ -1,11 +1,10 @@
-"""The data owner of double-blind adaptation as a party: it learns from its images, and from those of others, beside a
-model that it does not get.
+"""The data owner in double-blind adaptation: trains adapters on its images beside a model that it does not receive.
 
-It is a client of two: in a session of sums with the dealer it is asked, round after round, for what it has learned
-(`SharesTask`); and it learns that in a session with the model owner, batch by batch (`PrivateLearner`). Its images pass
-the blocks once, at the beginning, and both owners keep shares of what the blocks leave (kept.py). In a round it has the
-last sum opened, which makes the common parameters, goes through batches that it draws from its images, and has its
-share refreshed and summed. Lost sessions with the model owner are opened anew, and go on behind the last batch.
+It is a client in two sessions. In the session of sums with the dealer it is asked for an update in every round
+(`SharesTask`). It computes that update batch by batch in a session with the model owner (`PrivateLearner`). Its images
+pass the blocks once at the beginning, and both owners keep shares of the blocks' outputs (kept.py). In a round it opens
+the last sum, which yields the common parameters, trains on batches that it draws from its images, and submits its
+refreshed share to the sum. It reopens lost sessions with the model owner, and resumes behind the last batch.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.results import Agreed, PassBegun
 
 _AGAIN_SECONDS: Final = 1.0
-"""How long a model owner is left alone after a session that was lost."""
+"""Delay before reconnecting to the model owner after a lost session."""
 _MAY_COME_BACK: Final = (Code.LEFT, Code.TIMEOUT, Code.LOCAL)
 
 
@@ -78,29 +77,29 @@ _MAY_COME_BACK: Final = (Code.LEFT, Code.TIMEOUT, Code.LOCAL)
 class LearnerSettings:
     owner: DataOwnerSettings
     batch: int
-    """Images of a batch; the model owner's terms say the same."""
+    """Images of a batch; the model owner's terms must say the same."""
     batches: int
     rounds: int
     smallest_cohort: int
-    """The fewest data owners whose sum it takes part in, without those who may collude."""
+    """Smallest number of data owners in a sum it joins, not counting those that may collude."""
     weights: Weights = "equal"
-    """Whether data owners count alike, or by how many images they have, which it states then."""
+    """Weighting of data owners: equal, or by their numbers of images, which they then disclose."""
     seed: tuple[int, int] | None = None
-    """Of the order of its images: a seed, and this data owner's number; None: a seed that follows from the images, so
-    that it is the same after a restart."""
+    """Seed and data owner number for the order of the images; None: a seed derived from the images, so that it is the
+    same after a restart."""
 
 
 @dataclass(frozen=True)
 class RoundLearned:
     round: int
     parameters: AdapterParameters
-    """The common ones from now on, float64."""
+    """The common parameters from now on, float64."""
     owners: int
-    """Over how many data owners they are the mean."""
+    """Number of data owners in the mean."""
     counted: Counted
     refused: int = field(repr=False)
     refused_batches: int | None = None
-    """After the last round, of all rounds and owners; None before, and where this owner has not heard every sum."""
+    """Total over all rounds and owners, after the last round. None before, and if this owner missed a sum."""
 
 
 @dataclass(frozen=True)
@@ -113,17 +112,16 @@ class _Session:
     preparation: Preparation
     worker: Worker
     kept: KeptShares | None
-    """None: nothing is kept."""
+    """None if nothing is kept."""
 
 
 class PrivateLearner:
-    """What a data owner has learned, and its session with the model owner.
+    """The training state of a data owner, and its session with the model owner.
 
     images: float32 [N, C, S, S], as the model takes them; labels: int64 [N]; last: common parameters of an earlier
-    process; terms: the digest of those that were agreed on then, empty for none; kept: the folder of kept shares, None
-    for memory; on_round: called with the results of every round; on_batch: with the costs of every batch. ValueError
-    for images that are no batch.
-    """
+    process; terms: the digest of the terms agreed on then, empty for none; kept: the folder of kept shares, None for
+    memory; on_round: called with the results of every round; on_batch: called with the costs of every batch. ValueError
+    for images that cannot form a batch."""
 
     MACHINE: ClassVar[type[LearningDataOwner]] = LearningDataOwner
 
@@ -148,7 +146,7 @@ class PrivateLearner:
         self.common: AdapterParameters | None
         """Float64; None before the first session."""
         self.based: int
-        """The round whose sums the common parameters are of; 0: the first ones."""
+        """Round whose sum gave the common parameters; 0: the initial ones."""
         self.common, self.based, self._refused = last or (None, 0, 0)
         self._settings = settings
         self._images, self._labels = images, labels
@@ -166,16 +164,15 @@ class PrivateLearner:
         self._exit = AsyncExitStack()
         self._session: _Session | None = None
         self._conversation: Conversation | None = None
-        """Of the session, also while it is being opened."""
+        """Conversation of the session, also while it is being opened."""
         self._terms = terms
-        """The digest of the terms that it has learned by."""
+        """Digest of the terms of its training so far."""
 
     async def learn(self, round: int, last: SharesSum | None, survivors: tuple[str, ...]) -> torch.Tensor:
-        """This owner's share of what a round has taught, to be summed: int64 [n].
+        """Train one round and return this owner's share of the update for the sum: int64 [n].
 
-        last: the data owners' last sum; survivors: over whom it is, if this one was there. TaskError for what is not as
-        agreed on.
-        """
+        last: the data owners' last sum; survivors: the data owners in it, if this one was present. TaskError for values
+        that differ from the agreed ones."""
         while True:
             try:
                 session = await self._opened()
@@ -189,7 +186,7 @@ class PrivateLearner:
                     raise TaskError(str(error)) from error
                 self._event_log.write(LearningSessionLost(code=code.name, detail=str(error)))
             except BaseException as error:
-                # In the middle of a batch: there is no going on in this session.
+                # In the middle of a batch this session cannot be resumed.
                 if self._conversation is not None:
                     self._conversation.fail(error)
                 await self._leave()
@@ -197,7 +194,7 @@ class PrivateLearner:
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def hear_last(self, last: SharesSum | None, survivors: tuple[str, ...]) -> None:
-        """Have the sum of the last round opened. TaskError as of `learn`."""
+        """Open the sum of the last round. TaskError as in `learn`."""
         try:
             await self._take_up(await self._opened(), last, survivors)
         except (InferenceError, EndpointError) as error:
@@ -269,7 +266,7 @@ class PrivateLearner:
         )
 
     def _resumed(self, machine: LearningDataOwner, learning: PublicLearning) -> KeptShares | None:
-        """What is kept, which both go on with; None where nothing is."""
+        """Return the kept shares that both owners resume with; None if nothing is kept."""
         if not machine.keeps:
             return None
         self._kept.resumed(learning.sizes.kept, machine.session, machine.learning_agreed.kept)
@@ -297,7 +294,7 @@ class PrivateLearner:
         return LearningPasses(learning, agreed.keeping)
 
     def _check(self, learning: PublicLearning, agreed: Agreed) -> None:
-        """Raise ValueError for terms that are not those of the experiment, or of the session before."""
+        """Raise ValueError for terms that differ from those of the experiment or of the previous session."""
         if self._terms not in (b"", agreed.digest):
             raise ValueError("other terms than those by which this data owner has learned so far")
         own, said = (self._settings.batches, self._settings.rounds), (learning.batches, learning.schedule.rounds)
@@ -310,7 +307,7 @@ class PrivateLearner:
             )
 
     async def _take_up(self, session: _Session, last: SharesSum | None, survivors: tuple[str, ...]) -> None:
-        """Have the last sum opened, if that is not done: the common parameters."""
+        """Open the last sum, if that is not done, which yields the common parameters."""
         if last is None or last.round <= self.based:
             return
         conversation, learning = session.conversation, session.learning
@@ -351,7 +348,7 @@ class PrivateLearner:
         )
 
     async def _bring(self, session: _Session) -> None:
-        """Have the images pass the blocks that have not, and keep shares of what these leave."""
+        """Pass the remaining images through the blocks, and keep shares of the outputs."""
         conversation, machine, preparation, kept = (
             session.conversation,
             session.machine,
@@ -420,7 +417,7 @@ class PrivateLearner:
         return np.unique(np.concatenate([each for round in range(own.rounds) for each in self._batches(round + 1)]))
 
     def _brought(self, number: int, order: Order) -> Order:
-        """Indices of the images that it brings to the pass of this number, whose batch has these."""
+        """Indices of the images in the pass of this number, whose batch has these."""
         return order
 
     def _share(self, public: PublicModel, chosen: torch.Tensor) -> torch.Tensor:
@@ -475,8 +472,7 @@ class PrivateLearner:
 class SharesTask(ClientTask):
     """A data owner's task in the sums: its shares of the adapters. The caller closes the session of `learner`.
 
-    expected: the task that the dealer is to have; None: any.
-    """
+    expected: the task required of the dealer; None: any."""
 
     def __init__(self, learner: PrivateLearner, *, expected: RoundsTask | None = None) -> None:
         self._learner = learner

@@ -8,7 +8,7 @@ from tacit.protocol.core.events import Event, Level
 
 
 class LearningOffered(Event, frozen=True, kw_only=True):
-    """A model owner lets data owners learn."""
+    """A model owner offers training to data owners."""
 
     words: int
     """Length of a data owner's sum of shares."""
@@ -34,7 +34,7 @@ class NoiseConfigured(Event, frozen=True, kw_only=True):
 
 
 class CalibrationStarted(Event, frozen=True, kw_only=True):
-    """A model owner looks for the bounds of learning on images of its own."""
+    """A model owner calibrates the bounds of training on its own images."""
 
     @property
     def text(self) -> str:
@@ -42,7 +42,7 @@ class CalibrationStarted(Event, frozen=True, kw_only=True):
 
 
 class MarginReduced(Event, frozen=True, kw_only=True):
-    """The bounds that fit the rings have less room than was asked for."""
+    """The bounds that fit the rings leave less margin than requested."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -57,7 +57,7 @@ class MarginReduced(Event, frozen=True, kw_only=True):
 
 
 class SumsResumed(Event, frozen=True, kw_only=True):
-    """A dealer goes on with the sums after this round."""
+    """A dealer resumes the sums after this round."""
 
     round: int
 
@@ -67,18 +67,18 @@ class SumsResumed(Event, frozen=True, kw_only=True):
 
 
 class LearningSessionOpened(Event, frozen=True, kw_only=True):
-    """A data owner may learn beside a model."""
+    """A data owner may train beside a model."""
 
     LEVEL: ClassVar[Level] = "debug"
 
     peer: str
     images: int
     weights_bytes: int
-    """Bytes of the masked layers, which come before the first batch."""
+    """Bytes of the masked layers, which are sent before the first batch."""
 
 
 class LearningSessionLost(Event, frozen=True, kw_only=True):
-    """A data owner lost its session with the model owner, and opens another one."""
+    """A data owner lost its session with the model owner, and reconnects."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -101,7 +101,7 @@ class LearningPassOver(Event, frozen=True, kw_only=True):
     seconds: float = 0.0
     """Seconds of the online phase."""
     preprocessing_wait_seconds: float = 0.0
-    """Waiting for correlated randomness."""
+    """Seconds spent waiting for correlated randomness."""
     sent: int = 0
     received: int = 0
     openings: int = 0
@@ -109,10 +109,10 @@ class LearningPassOver(Event, frozen=True, kw_only=True):
 
 
 class ImagesKept(LearningPassOver, frozen=True, kw_only=True):
-    """Images have passed the blocks, and an owner keeps its shares."""
+    """Images passed the blocks, and an owner keeps its shares."""
 
     images: int
-    """Kept so far."""
+    """Number of images kept so far."""
     of: int
 
     @property
@@ -121,7 +121,7 @@ class ImagesKept(LearningPassOver, frozen=True, kw_only=True):
 
 
 class BatchEnded(LearningPassOver, frozen=True, kw_only=True):
-    """A batch of learning is over. Nobody learns whether it was in range."""
+    """A training batch ended. Neither owner learns whether it was in range."""
 
     round: int
     number: int
@@ -129,7 +129,7 @@ class BatchEnded(LearningPassOver, frozen=True, kw_only=True):
 
 
 class RoundSaved(Event, frozen=True, kw_only=True):
-    """A model owner has its shares of what a data owner learned in a round."""
+    """A model owner persisted its shares of a data owner's update of a round."""
 
     LEVEL: ClassVar[Level] = "debug"
 
@@ -145,7 +145,7 @@ class SumRevealed(Event, frozen=True, kw_only=True):
     round: int
     revealed: bool
     detail: str
-    """Why not; empty if it did."""
+    """Reason for a refusal; empty if the sum was revealed."""
 
     @property
     def text(self) -> str:
@@ -165,12 +165,12 @@ class AdaptersUpdated(Event, frozen=True, kw_only=True):
     owners: int
     """Data owners in the sum."""
     images: int
-    """In the batches of all of them."""
+    """Images in the batches of all data owners."""
     train_loss: float
-    """Refused batches count as zero, as in the accuracy: which were refused nobody learns."""
+    """Refused batches count as zero, as in the accuracy: nobody learns which were refused."""
     train_accuracy: float
     refused_batches: int | None = None
-    """With the last round: of all rounds and data owners. None before, and where this one has not heard every sum."""
+    """Total over all rounds and data owners, with the last round. None before, and if this data owner missed a sum."""
 
     @property
     def summary(self) -> str:
@@ -187,7 +187,7 @@ class AdaptersUpdated(Event, frozen=True, kw_only=True):
 
 
 class LearningRoundLost(Event, frozen=True, kw_only=True):
-    """A data owner does not get the sum of a round."""
+    """A data owner does not receive the sum of a round."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -200,7 +200,7 @@ class LearningRoundLost(Event, frozen=True, kw_only=True):
 
 
 class PreparationStarted(Event, frozen=True, kw_only=True):
-    """A simulation prepares something before its parties start."""
+    """A simulation prepares inputs before its parties start."""
 
     what: str
 
@@ -210,7 +210,7 @@ class PreparationStarted(Event, frozen=True, kw_only=True):
 
 
 class AdaptersEvaluated(Event, frozen=True, kw_only=True):
-    """The common adapters after this round on test images; only a simulation can evaluate them."""
+    """Metrics of the common adapters after this round on test images; only a simulation can evaluate them."""
 
     round: int
     accuracy: float

@@ -1,22 +1,22 @@
-"""Fixed-point numbers on shares: where values stand between the products of a step of learning.
+"""Fixed-point numbers on shares: the fractional bits of values between the products of a training step.
 
-A shared value is a whole number modulo 2^64, its fractional bits known. A product has those of both factors, and is
-brought back by a *lift*: both owners cut their shares, which leaves a value of few bits in a narrow ring, and one
-opening under a mask makes shares modulo 2^64 of it again (`NarrowValue`, parties/inference/operations.py), of a value
-whose magnitude is below 2^(bits - 2). A lift costs 4 bytes of each owner, and with it come, without another message,
-the square of the value, or its product with a factor.
+A shared value is an integer modulo 2^64 with a known number of fractional bits. A product has the fractional bits of
+both factors. A *lift* brings it back: both owners truncate their shares, which leaves a value of few bits in a narrow
+ring, and one opening under a mask extends the ring to modulo 2^64 again (`NarrowValue`,
+parties/inference/operations.py). The value's magnitude must be below 2^(bits - 2). A lift costs 4 bytes of each owner.
+The square of the value, or its product with a factor, comes with it without another message.
 
 | value | fractional bits |
 |---|---|
 | activations | ACTIVATION |
-| parameters where they are used, and class tokens that are standardised | PARAMETER |
-| parameters where their norms are looked at | LOOKED_AT |
+| parameters in use, and standardised class tokens | PARAMETER |
+| parameters in norm checks | LOOKED_AT |
 | arguments of the activation function | ARGUMENT |
 | derivatives by h, and by logits | DERIVATIVE |
-| derivatives on their way through an adapter | as many, or fewer: `AdapterChecks.backwards` |
+| derivatives within an adapter | as many, or fewer: `AdapterChecks.backwards` |
 | derivatives by parameters | GRADIENT |
 | parameters as they are kept from step to step | KEPT |
-| what adds up over adapters: h, and the derivative by it | ACTIVATION + PARAMETER, DERIVATIVE + PARAMETER |
+| sums over adapters: h, and the derivative by it | ACTIVATION + PARAMETER, DERIVATIVE + PARAMETER |
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PARAMETER: Final = 16
 LOOKED_AT: Final = 10
 ARGUMENT: Final = 12
 SLOPE: Final = ARGUMENT + 2
-"""Of the slope (x + 1) / 4, computed as X + 2^ARGUMENT."""
+"""Fractional bits of the slope (x + 1) / 4, computed as X + 2^ARGUMENT."""
 DERIVATIVE: Final = 20
 GRADIENT: Final = 18
 KEPT: Final = 44
@@ -56,21 +56,21 @@ def lift(
 
 
 def matrices(left: tuple[int, ...], right: tuple[int, ...]) -> Matrix:
-    """The request for a product modulo 2^64; the shapes broadcast as those of torch.matmul."""
+    """Request for a product modulo 2^64; the shapes broadcast as those of torch.matmul."""
     return Matrix("matmul", left, right)
 
 
 class Cut(NamedTuple):
     share: torch.Tensor
-    """Modulo 2^ring."""
+    """Share modulo 2^ring."""
     by: int
-    """Fractional bits that are cut off."""
+    """Number of truncated fractional bits."""
     ring: int = WORD_BITS
-    """As many bits are left as the lift opens, or more."""
+    """At least as many bits remain as the lift opens."""
 
 
 class RangeCheck:
-    """Whether sums of squares of a lifted value, over its last dimension, are in range: opened with a later message."""
+    """Range check on sums of squares of a lifted value over its last dimension; it opens with a later message."""
 
     def __init__(self, party: Party, rows: tuple[int, ...], check: CheckedSum) -> None:
         self._check = check
@@ -94,8 +94,8 @@ class RangeCheck:
 
 
 def rows_outside(checks: Iterable[RangeCheck]) -> torch.Tensor:
-    """Of checks that were opened, the share modulo 2^PLACE of how many rows are out of range; together, since each
-    alone would take as long."""
+    """Share modulo 2^PLACE of the number of rows out of range, for checks that were opened; together, to share
+    rounds."""
     by_levels: defaultdict[int, list[tuple[LookedUp, Range]]] = defaultdict(list)
     for check in checks:
         looked_up, limits = check.compared
@@ -116,7 +116,7 @@ def squares(value: NarrowValue) -> torch.Tensor:
 def lifted(
     party: Party, operation: str, *parts: tuple[NarrowValue, Cut], check: RangeCheck | None = None
 ) -> Program[list[torch.Tensor]]:
-    """Lift values in one round: their shares modulo 2^64. check: what is opened beside them."""
+    """Lift values in one round: their shares modulo 2^64. check: a range check opened in the same message."""
     masked = [value.masked(_cut(cut)) for value, cut in parts]
     opened = yield from _opened(party, operation, masked, check)
     for (value, _), words in zip(parts, opened, strict=True):
@@ -132,7 +132,7 @@ def lifted_times(
     factor: torch.Tensor,
     *beside: tuple[NarrowValue, Cut],
 ) -> Program[tuple[torch.Tensor, torch.Tensor]]:
-    """Lift a value in one round, and multiply it by a factor modulo 2^64: both shares. beside: what else is lifted."""
+    """Lift a value and multiply it by a factor modulo 2^64 in one round: both shares. beside: other values to lift."""
     both = [(value, cut), *beside]
     masked = [each.masked(_cut(part)) for each, part in both]
     opened_factor, *opened = yield from party.open(operation, value.masked_factor(factor), *masked)
@@ -147,7 +147,7 @@ def multiplied(
     *parts: tuple[MatrixValue, torch.Tensor, torch.Tensor],
     check: RangeCheck | None = None,
 ) -> Program[list[torch.Tensor]]:
-    """Products of matrices in one round: their shares modulo 2^64. check: what is opened beside them."""
+    """Products of matrices in one round: their shares modulo 2^64. check: a range check opened in the same message."""
     masked = [words for value, left, right in parts for words in (value.masked_left(left), value.masked_right(right))]
     opened = yield from _opened(party, operation, masked, check)
     pairs = zip(opened[::2], opened[1::2], strict=True)
@@ -157,8 +157,8 @@ def multiplied(
 def opened(
     party: Party, operation: str, operands: Operands, *parts: tuple[str, Cut], check: RangeCheck | None = None
 ) -> Program[None]:
-    """Open operands of products in one round, modulo 2 to the power of the bits that a cut leaves. check: what is
-    opened beside them."""
+    """Open operands of products in one round, modulo 2 to the power of the bits left by truncation. check: a range
+    check opened in the same message."""
     masked = [operands.masked(name, _cut(cut), cut.ring - cut.by) for name, cut in parts]
     words = yield from _opened(party, operation, masked, check)
     for (name, _), sums in zip(parts, words, strict=True):
@@ -174,7 +174,7 @@ def _opened(party: Party, operation: str, masked: list[Words], check: RangeCheck
 
 
 def made(party: Party, requests: Mapping[str, LiftOrProduct]) -> tuple[dict[str, NarrowValue], dict[str, MatrixValue]]:
-    """Lifts and products for these requests, which the party is asked for in this order."""
+    """Lifts and products for these requests, in the order in which the party receives their correlated randomness."""
     lifts: dict[str, NarrowValue] = {}
     products: dict[str, MatrixValue] = {}
     for name, request in requests.items():

@@ -1,16 +1,16 @@
-"""The end of a step of learning on shares: the norm of the class token, the head, the softmax of its logits, and back.
+"""End of a training step on shares: the class token's norm, the head, the softmax of its logits, and their derivatives.
 
     x^ = (x - mean) / d,   logits = x^ W^T + b,   G = softmax(logits) - one-hot labels,
     loss = log(sum of exp(logits)) - logit of the label,
     dW = G^T x^,   db = sum of G over the images,   g = G W,   dx = (g - mean(g) - x^ mean(g x^)) / d
 
-for the class token x of h_L and d the root of its variance. The head reads x^ itself, without factor and offset of the
-backbone's last norm: both are a part of the model, and a new head learns them anew. G is that of the sum over the
-images, not of their mean; the step of learning divides by their number.
+for the class token x of h_L and its standard deviation d. The head reads x^ without the factor and offset of the
+backbone's last norm: both are part of the model, and a new head learns them anew. G belongs to the sum over the
+images, not to their mean; the training step divides by their number.
 
-Logits are brought to the mean 0 of an image, which a softmax does not see: the sum of C exponentials is at least C
-then, whatever the image. Variances and centred logits are checked against public bounds; with these the sum of
-exponentials is bounded. Labels are the data owner's, who sends nothing of them: it takes them from its own share.
+The logits of an image are centred, which a softmax ignores: the sum of C exponentials is then at least C for every
+image. Variances and centred logits are checked against public bounds, which together bound the sum of exponentials.
+Labels belong to the data owner, who does not send them: it subtracts them from its own share.
 """
 
 from __future__ import annotations
@@ -60,38 +60,38 @@ from tacit.parties.inference.waves import FitError, Wave, fitted_wave
 from tacit.protocol.inference.schedule import COARSE, PLACE
 
 CENTRED: Final = 28
-"""Bits of a class token that is opened under a mask."""
+"""Ring bits of a class token that is opened under a mask."""
 _VARIANCE_LEVELS: Final = 28
-"""Bits that are compared of a variance: what is in range is a small part of what is possible."""
+"""Compared bits of a variance, whose permitted range is a small part of the possible one."""
 NORMALISED: Final = 40
 """Fractional bits of x^ before it is lifted."""
 EXPONENTIAL: Final = 16
-"""Of an exponential that is lifted."""
+"""Fractional bits of an exponential that is lifted."""
 _REACHES: Final = (2.0**-8, 2.0**8)
-"""Of centred logits in range, from the least to the largest: their places fit 64 bits, whatever the classes."""
+"""Smallest and largest range of centred logits: the table positions fit 64 bits for every number of classes."""
 PROBABILITY: Final = 50
-"""Of the product of a lifted exponential with the inverse sum."""
+"""Fractional bits of the product of a lifted exponential with the inverse sum."""
 _TOLERANCE: Final = 2.0**-12
-"""Of an exponential: relative to itself, or to 1, of which the mean of an image is no less."""
+"""Tolerance of an exponential, relative to itself or to 1, the least possible mean of an image."""
 _WAVE_BITS: Final = 40
 LOGIT: Final = 2.0 ** (2 * PARAMETER)
 """Scale of a logit before it is centred."""
 _LEAST_TOTAL: Final = 0.9
-"""Of a sum of exponentials, for each class: it is 1 without their errors."""
+"""Smallest sum of exponentials per class; it is 1 without approximation errors."""
 _NARROWER: Final = 2.0**-4
-"""By which logits in range are narrowed until the sums can be told."""
+"""Factor that narrows the range of logits until their sums can be represented."""
 
 
 class LearningHeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Public numbers of a head, made by `fitted_head`. ValueError for logits, or exponentials, that cannot be told."""
+    """Public numbers of a head, made by `fitted_head`. ValueError for unrepresentable logits or exponentials."""
 
     variances: Table
     token_cut: Annotated[int, Meta(ge=1, le=WORD_BITS - CENTRED)]
-    """What is cut off a class token whose differences from the mean, times the width, are whole."""
+    """Bits truncated from a class token whose differences from the mean, times the width, are integers."""
     reach: Positive
-    """The largest magnitude of a centred logit that is in range."""
+    """Largest permitted magnitude of a centred logit."""
     logits: CheckedSum
-    """Of a centred logit, and `reach`."""
+    """Range check of a centred logit against `reach`."""
     exponential: Wave
     totals: Table
 
@@ -121,16 +121,17 @@ def fitted_head(
     reach: float,
     largest_logit: float,
 ) -> LearningHeadScales:
-    """For class tokens whose variances are `most` at most, and in range within an interval, and logits that are
-    `largest_logit` at most, and in range, centred, up to `reach`. BoundError, and FitError, for what cannot be told on
-    shares."""
+    """Derive the scales of a head. BoundError or FitError for values that shares cannot represent.
+
+    Class tokens have variances of at most `most`, and in the given interval if in range. Logits have magnitudes of at
+    most `largest_logit`, and of at most `reach` if centred and in range."""
     width, classes = sizes.width, sizes.classes
     most = max(most, variances[1])
     entry = math.sqrt(most * width)
     cut = ACTIVATION + PARAMETER + math.ceil(math.log2(width * entry)) - (CENTRED - 2)
     scale = width * 2.0 ** (ACTIVATION + PARAMETER - cut)
     wave = _exponential(reach)
-    # Half of what is possible is below the mean.
+    # Half of the possible values are below the mean.
     possible = 2 * max(2 * largest_logit, reach)
     return LearningHeadScales(
         variances=fitted_table(
@@ -155,7 +156,7 @@ def fitted_head(
 
 @lru_cache(maxsize=64)
 def told_reach(classes: int, reach: float) -> float:
-    """The largest magnitude of centred logits, up to this one, of which exponentials and their sums can be told."""
+    """Return the largest range of centred logits, up to this one, with representable exponentials and sums."""
     reach = min(reach, math.log(classes << MOST_INDEX_BITS))
     while True:
         try:
@@ -194,21 +195,21 @@ def _totals(classes: int, reach: float, *, unit: float) -> Table:
 
 
 _INVERSE: Final = 16
-"""Of 1 / d where derivatives are multiplied by it."""
+"""Fractional bits of 1 / d in products with derivatives."""
 MEAN: Final = 28
-"""Of the means of g, and of g x^."""
+"""Fractional bits of the means of g, and of g x^."""
 HEAD_GRADIENT: Final = WORD_BITS - (DERIVATIVE + PARAMETER - GRADIENT)
-"""The ring of derivatives by the head's parameters."""
+"""Ring bits of derivatives with respect to the head's parameters."""
 _WIDTH: Final = 13
-"""Of the inverse of the width, relative to itself."""
+"""Fractional bits of the inverse of the width, relative to itself."""
 _COMPARED: Final = 26
-"""Bits that are compared of a logit, and of that of the label."""
+"""Compared bits of a logit, and of the label's logit."""
 _NOT_NEGATIVE: Final = Range(0, 1 << (_COMPARED - 1))
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class HeadShares:
-    """An owner's shares of the head's parameters, or of derivatives by them, as of AdapterShares."""
+    """One owner's shares of the head's parameters, or of derivatives with respect to them; see AdapterShares."""
 
     weight: torch.Tensor
     """W [C, D]."""
@@ -218,15 +219,15 @@ class HeadShares:
 @dataclass(frozen=True, repr=False, kw_only=True)
 class HeadResult:
     by_token: torch.Tensor
-    """The derivative by the class token [B, D], DERIVATIVE + PARAMETER fractional bits."""
+    """Derivative with respect to the class token [B, D], DERIVATIVE + PARAMETER fractional bits."""
     gradient: HeadShares
     """GRADIENT fractional bits modulo 2^HEAD_GRADIENT."""
     outside: torch.Tensor
-    """How many values are out of range, modulo 2^PLACE."""
+    """Number of values out of range, modulo 2^PLACE."""
     loss: torch.Tensor
-    """The sum of the losses of the images, times the classes, 2 PARAMETER fractional bits."""
+    """Sum of the losses of the images, times the classes, 2 PARAMETER fractional bits."""
     correct: torch.Tensor
-    """How many images have their largest logit at their label, of equal ones the first, modulo 2^PLACE."""
+    """Number of images whose largest logit is the label's, modulo 2^PLACE; among equal logits the first wins."""
 
 
 def logit_requests(
@@ -287,10 +288,10 @@ class HeadForwards:
         self._lifts, self._products = made(party, _forward_values(sizes, backwards=backwards))
         self._variances = LookedUp(party, scales.variances.request((sizes.images,)))
         self._standardised = self.outside = torch.zeros((), dtype=torch.int64)
-        """Of `outside` the share modulo 2^PLACE of how many values are out of range, afterwards."""
+        """Share modulo 2^PLACE of the number of values out of range, after the pass."""
 
     def forwards(self, parameters: HeadShares, token: torch.Tensor) -> Program[torch.Tensor]:
-        """From the class token of h_L [B, D], ACTIVATION + PARAMETER fractional bits, to logits [B, C], 2 PARAMETER
+        """Map the class token of h_L [B, D], ACTIVATION + PARAMETER fractional bits, to logits [B, C], 2 PARAMETER
         bits."""
         party, lifts, width, table = self._party, self._lifts, self._sizes.width, self._scales.variances
         x = lifts["x"]
@@ -353,7 +354,7 @@ class HeadProgram(HeadForwards):
         party, scales, classes = self._party, self._scales, self._sizes.classes
         centred = logits * classes - logits.sum(-1, keepdim=True)
         unit = classes * LOGIT
-        # In a ring that one period of the waves fills.
+        # In a ring that one period of the Fourier approximation fills.
         turned = shifted(centred * round(2.0**WORD_BITS / (4 * scales.reach * unit)), WORD_BITS, WORD_BITS - COARSE)
         raised = centred + round(scales.reach * unit) if party.rank == MODEL else centred
         place = shifted(raised * scales.logits.factor, WORD_BITS, WORD_BITS - PLACE)
@@ -396,17 +397,18 @@ class HeadProgram(HeadForwards):
         )
 
     def _before_ties(self, wanted: torch.Tensor) -> torch.Tensor:
-        """What is added to the differences between a label's logit and all others: of equal logits the first counts as
-        the largest. A difference is off by one, and seen in units of 2^(PLACE - _COMPARED)."""
+        """Offsets for the differences between a label's logit and all others, so that the first of equal logits counts
+        as the largest. A difference has an error of one, and is compared in units of 2^(PLACE - _COMPARED)."""
         before = wanted.flip(-1).cumsum(-1).flip(-1) - wanted
         return int(self._party.rank == MODEL) - (before << (PLACE - _COMPARED)) - before
 
     def _through_norm(self, g: torch.Tensor) -> Program[torch.Tensor]:
-        """From g [B, D], DERIVATIVE + PARAMETER fractional bits, to the derivative by the class token, as many."""
+        """Map g [B, D] to the derivative with respect to the class token, both with DERIVATIVE + PARAMETER fractional
+        bits."""
         party, name, lifts = self._party, "norm backwards", self._lifts
         g, along = yield from lifted_times(party, name, lifts["g"], Cut(g, PARAMETER), self._standardised)
         sums = torch.stack([g.sum(-1, keepdim=True) << PARAMETER, along.sum(-1, keepdim=True)])
-        # Divided by the width: by a whole number, and a cut.
+        # Division by the width: multiply by an integer, then truncate.
         bits = _WIDTH + math.floor(math.log2(self._sizes.width))
         means = Cut(sums * round(2.0**bits / self._sizes.width), DERIVATIVE + PARAMETER + bits - MEAN)
         ((mean, along),) = yield from lifted(party, name, (lifts["means"], means))

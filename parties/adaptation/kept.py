@@ -1,13 +1,13 @@
-"""Shares that an owner keeps of images that have passed the blocks: what a step of learning reads of them.
+"""Shares that an owner keeps of images that passed the blocks, as input of training steps.
 
-For linear probing that is what the head reads of the last block, for adapters the outputs of all blocks; with it the
-share of how many values of the image were out of range, which is added to the count of every step that takes the image
-and never opened. Which passes the shares are of, and how often they were used, is in a record that both owners compare
-(protocol/adaptation/kept.py).
+Linear probing keeps the tokens of the last block that the head reads; adapters keep the outputs of all blocks. Each
+image also has a share of its number of values out of range. Every step that takes the image adds it to its count, and
+it is never opened. A record states which passes the shares come from and how often they were used; both owners compare
+it (protocol/adaptation/kept.py).
 
-With a path the shares are on the disk, so that they outlive the process and take no memory: one file of rows, and one
-with the record, both for their owner alone (0600). The share of one owner is random words. Rows are on the disk before
-the record says so, and the record is there before anything is opened of a use.
+With a path the shares are on disk, so that they outlive the process and take no memory: one file of rows, and one with
+the record, both accessible to their owner alone (0600). One owner's share is random words. Rows are written before the
+record states them, and the record is written before a use opens anything.
 """
 
 from __future__ import annotations
@@ -43,11 +43,10 @@ class _OnDisk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class KeptShares:
-    """Of one owner, about the images of one data owner.
+    """One owner's shares of the images of one data owner.
 
-    path: of the file of rows, with a record beside it; None: in memory; bound: names what the rows are of, beside the
-    terms: rows of something else are not used. ValueError for a record that is none.
-    """
+    path: the file of rows, with a record beside it; None: in memory; bound: identifies the source of the rows besides
+    the terms; rows with another source are not used. ValueError for an invalid record."""
 
     def __init__(self, path: Path | None = None, *, bound: bytes = b"") -> None:
         self.record = KeptRecord()
@@ -56,13 +55,13 @@ class KeptShares:
         self._session = b""
         self._row = _COUNT
         self._rows: list[bytes] = []
-        """Where there is no file."""
+        """Rows in memory, without a file."""
         if path is not None:
             self._load(path)
 
     def resumed(self, shape: tuple[int, int, int], session: bytes, images: int) -> None:
-        """Both have agreed in a session to go on behind so many images: have that on the disk. shape: of what a step
-        reads of an image, [L, S, D]. OSError; RuntimeError where an earlier session has kept more meanwhile."""
+        """Persist that both owners agreed to resume behind so many images. shape: [L, S, D] of the values that a step
+        reads of an image. OSError; RuntimeError if an earlier session has kept more meanwhile."""
         if self.record.last[0] != images:
             raise RuntimeError("an earlier session was still at work on kept shares")
         self._shape, self._session = shape, session
@@ -75,8 +74,8 @@ class KeptShares:
         self._save()
 
     def keep(self, session: bytes, number: int, outputs: Sequence[torch.Tensor], outside: torch.Tensor) -> None:
-        """Keep the shares of a pass: of every block [B, S, D], and of how many values were out of range [B]. OSError;
-        RuntimeError where a later session goes on with what is kept."""
+        """Keep the shares of a pass: of every block's output [B, S, D], and of the number of values out of range [B].
+        OSError; RuntimeError if a later session has resumed the kept shares."""
         if session != self._session:
             raise RuntimeError("a later session goes on with what is kept")
         images = len(outside)
@@ -96,13 +95,13 @@ class KeptShares:
         self._save()
 
     def use(self) -> None:
-        """Count a use, on the disk. OSError."""
+        """Persist one more use. OSError."""
         self.record.use()
         self._save()
 
     def batch(self, images: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The shares of these images as a step reads them: int64 [L, B, S, D] modulo 2^STREAM, and how many of their
-        values were out of range, modulo 2^PLACE. OSError; ValueError where rows are missing."""
+        """Return the shares of these images for a step: int64 [L, B, S, D] modulo 2^STREAM, and the number of values
+        out of range, modulo 2^PLACE. OSError; ValueError if rows are missing."""
         rows = self._read(images)
         if any(len(row) != self._row for row in rows):
             raise ValueError(f"{self._path} is shorter than its record says: remove its folder, at both owners")

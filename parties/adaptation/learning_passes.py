@@ -1,4 +1,4 @@
-"""How both owners go through the passes of a learning: what one begins with, its stages, and the shares behind it."""
+"""Passes of a training as both owners run them: initial state, stages, and resulting shares."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tacit.parties.inference.stages import Carried
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     number: int
-    """Of its pass in the session."""
+    """Number of its pass in the session."""
     share: torch.Tensor
-    """Of what is kept of the images."""
+    """Share of the kept block outputs of the images."""
     outside: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
-    """Of how many of their values were out of range."""
+    """Share of the number of their values out of range."""
     labels: torch.Tensor | None
     """int64 [images]."""
     rate: float

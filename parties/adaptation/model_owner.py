@@ -1,15 +1,15 @@
-"""The model owner of double-blind adaptation: data owners learn beside its model, and it sees nothing of the result.
+"""The model owner of double-blind adaptation: data owners train beside its model, and it learns nothing of the result.
 
-As in private inference it serves several data owners at a time, each in a session of its own. Images pass the blocks
-once, and both owners keep shares of what the blocks leave (kept.py); every other pass is a step of learning, on shares.
-The model owner keeps its share of each data owner's round; the shares of the survivors are added,
-and the sum is revealed once, when all of them have sent the same list of survivors (protocol/adaptation/sums.py).
+As in private inference it serves several data owners at a time, each in its own session. Images pass the blocks once,
+and both owners keep shares of the outputs (kept.py); every other pass is a training step on shares. The model owner
+keeps its share of each data owner's round. It adds the shares of the survivors, and reveals the sum once, when all
+survivors have sent the same list of survivors (protocol/adaptation/sums.py).
 
-The sum of a round is on the disk before anybody receives it, with the number of sums revealed before: so a restarted
-model owner reveals no other sum of that round, and no more sums than its policy has. Each data owner that learns or
-receives a sum is on the disk before it is answered, so that restarts admit no more of them than the policy has. Noise
-is drawn once for a round, and persisted with the sum. Shares of a round that is not summed yet are in memory alone;
-with them the round is lost, no more.
+The sum of a round is persisted before anybody receives it, with the number of sums revealed before: so a restarted
+model owner reveals no other sum of that round, and no more sums than its policy permits. Each data owner that trains or
+receives a sum is persisted before it is answered, so that restarts admit no more of them than the policy permits. Noise
+is drawn once per round, and persisted with the sum. Shares of a round that is not summed yet are in memory alone; a
+crash loses that round and no more.
 """
 
 from __future__ import annotations
@@ -62,16 +62,17 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     owners: frozenset[str] = frozenset()
     counts: dict[str, _Number] = {}
     spent: Annotated[float, Meta(ge=0.0)] = 0.0
-    """What the sums told cost, by the account of their noise: infinite if one had none."""
+    """Privacy cost of the revealed sums by their noise; infinite if one had none."""
     refused: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
-    """The sum of its shares of how many batches were refused, over all rounds told."""
+    """Sum of its shares of the number of refused batches, over all revealed rounds."""
     words: bytes = b""
 
 
 class Openings:
-    """path: of the file, 0600; None: in memory alone; noise: on every sum; last: the last round of the learning, with
-    which its share of the refused batches is revealed. ValueError for a file that is none, and for
-    a budget of noise that has no room for what is to be learned."""
+    """Sums that the model owner may reveal.
+
+    path: the file, 0600; None: memory alone; noise: for every sum; last: the last round, with which the share of the
+    refused batches is revealed. ValueError for an invalid file, or a noise budget too small for the training."""
 
     def __init__(
         self, policy: OpeningPolicy, path: Path | None = None, *, noise: SumNoise | None = None, last: int = 0
@@ -101,16 +102,17 @@ class Openings:
             owners=set(kept.owners),
             counts=dict(kept.counts),
         )
-        """When a sum may be told."""
+        """Decides when a sum may be revealed."""
         self._kept = kept
-        """What the file has."""
+        """Content of the file."""
         self._shares: dict[tuple[str, int], tuple[torch.Tensor, int]] = {}
-        """By data owner and round, with its weight: of the last round that it has ended, and of one that is final."""
+        """By data owner and round, with its weight: the last round that it ended, and any final one."""
 
     def keep(self, owner: str, number: int, words: torch.Tensor, weight: int = 1) -> None:
-        """The model owner's share of what this one has learned in a round, int64 [n], times its weight. In the place of
-        an earlier one that no sum waits for: whoever ends round after round takes no more memory than others. Nothing
-        is kept for a round that it has not ended last, unless it is final."""
+        """Keep the model owner's share of a data owner's round, int64 [n], times its weight.
+
+        It replaces an earlier round that no sum waits for, so that ending many rounds takes no additional memory. Only
+        the round that the data owner ended last, or a final one, is kept."""
         if number in (final := self.sums.current, self.sums.kept.get(owner)):
             for name, round in [*self._shares]:
                 if name == owner and round != final:
@@ -118,8 +120,8 @@ class Openings:
             self._shares[owner, number] = words, weight
 
     def verdict(self, number: int) -> str | None:
-        """As RoundSums has it; None also as long as a share of the final round is not kept: RoundSums knows of it from
-        its session, which may still be at work on it."""
+        """As `RoundSums.verdict`; None also while a share of the final round is missing: RoundSums knows of it from the
+        session, which may still be computing it."""
         verdict = self.sums.verdict(number)
         missing = [name for name in self.sums.survivors if self._shares.get((name, number)) is None]
         return None if verdict == "" and missing and number != self._kept.current else verdict
@@ -129,12 +131,12 @@ class Openings:
         return self._kept.spent
 
     def save(self) -> None:
-        """Have on the disk who learns, or asks for a sum, before one of them is answered. OSError if it cannot be."""
+        """Persist which data owners train or request a sum, before answering them. OSError if that fails."""
         self._write(self._kept)
 
     def opened(self, number: int) -> bytes:
-        """The sum of a round whose verdict is that it may be told, on the disk with all who are told it, this asker
-        too: 8 bytes a word. OSError if it cannot be kept."""
+        """Return the sum of a round that may be revealed, 8 bytes a word, after persisting it with all its recipients,
+        this one included. OSError if it cannot be persisted."""
         sums, kept = self.sums, self._kept
         if number == kept.current:
             self.save()
@@ -158,7 +160,7 @@ class Openings:
         return self._kept.words
 
     def _write(self, kept: _Kept) -> None:
-        """This, with all owners that there are now, in the place of what the file has, if that differs."""
+        """Replace the file's content by this state, with all current owners, if that differs."""
         kept = msgspec.structs.replace(kept, owners=frozenset(self.sums.owners), counts=dict(self.sums.counts))
         if kept != self._kept:
             if self._path is not None:
@@ -171,20 +173,20 @@ class TeachingSettings(ModelOwnerSettings):
     learning: PublicLearning
     opening: OpeningPolicy
     openings: Path | None = None
-    """The file that says which sums were told; None: in memory, until it ends."""
+    """File of the revealed sums; None: in memory, until the process ends."""
     kept: Path | None = None
-    """The folder of kept shares; None: in memory, until it ends."""
+    """Folder of kept shares; None: in memory, until the process ends."""
     least_count: int = 0
-    """Data owners count by the images that they state, from so many on up to twice as many; 0: all count alike."""
+    """Data owners are weighted by their stated numbers of images, from this one to twice as many; 0: equal weights."""
     noise: NoisePolicy | None = None
 
 
 class SumNews:
-    """To sessions that wait for a verdict: a share is kept, somebody has said who survived, or a round is lost."""
+    """Wakes sessions that wait for a verdict: a share was kept, survivors were reported, or a round was lost."""
 
 
 class TeachingParty(ModelOwnerParty):
-    """Serves until it is cancelled. ValueError as of ModelOwnerParty, of Openings and of SumNoise."""
+    """Serve until cancelled. ValueError as for ModelOwnerParty, Openings and SumNoise."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
     MACHINE: ClassVar[type[LearningModelOwner]] = LearningModelOwner
@@ -204,7 +206,7 @@ class TeachingParty(ModelOwnerParty):
         self._standings: defaultdict[str, Standing] = defaultdict(Standing)
         self._kept: dict[str, KeptShares] = {}
         self._waiting: set[Conversation] = set()
-        """Those in which a verdict is waited for."""
+        """Conversations that wait for a verdict."""
         super().__init__(settings, model, event_log)
 
     def _terms(self) -> AdaptationTerms:
@@ -269,7 +271,7 @@ class TeachingParty(ModelOwnerParty):
                 await mask_layers(conversation, machine, preparation, worker, model, own.device)
             else:
                 await preparation.without_layers()
-            # A share is kept before anything that was said after it is answered.
+            # A share is kept before any later message is answered.
             while (asked := await conversation.next(RoundKept, SumAsked, RoundAsked, PassAsked)) is not None:
                 if isinstance(asked, RoundKept):
                     weight = weight_of(self._openings.sums.counts[peer], own.least_count)
@@ -311,7 +313,7 @@ class TeachingParty(ModelOwnerParty):
         worker: Worker,
         kept: KeptShares,
     ) -> None:
-        # While this one comes to its end here, the data owner may already ask for the next.
+        # While this pass ends here, the data owner may already request the next.
         number, agreed = machine.number, machine.learning_agreed
         await self._begun(conversation, machine, preparation)
         begun = CollectedCarried(input_share(self._teaching.learning.public, agreed.images_of(number), None))
@@ -356,8 +358,8 @@ class TeachingParty(ModelOwnerParty):
         )
 
     async def _verdict(self, conversation: Conversation, number: int) -> str:
-        """Wait until it is known whether the sum of a round may be told: empty, or why not. Whoever is silent for too
-        long costs the round. InferenceError when the session ends before."""
+        """Wait for the verdict on a round's sum: empty, or the reason of a refusal. A data owner that is silent for too
+        long costs the round. InferenceError if the session ends before."""
         self._tell_news()
         openings, began = self._openings, conversation.now()
         self._waiting.add(conversation)

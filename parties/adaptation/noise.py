@@ -1,17 +1,16 @@
-"""Gaussian noise of the model owner on the sums that it tells, and what a budget of it has room for.
+"""Gaussian noise of the model owner on the sums that it reveals, and the number of sums that a budget permits.
 
-The unit is the whole model: two model owners are neighbours if they publish the same of a learning (`PublicLearning`),
-whatever the weights behind it are. The parameters that a batch in range leaves have a norm below `largest_norm`, which
-follows from the public bounds alone (bounds.py), with this model and with any other; so does their mean over any
-weights. So with another model the mean that is opened differs by 2 largest_norm at most, as an update of a client does
-by twice its largest norm, and the account is that of a client (protections/budget.py): sums cost the same whether one
-owner learns or many, and whoever pools what they know. Loss and right answers, which the model decides as well, have
-noise in the same proportion to what they can be, and are accounted for as two sums more.
+The privacy unit is the whole model: two model owners are neighbours if they publish the same `PublicLearning`, whatever
+their weights. The parameters after a batch in range have a norm below `largest_norm`, which follows from the public
+bounds alone (bounds.py) for every model; so does their weighted mean. With another model the opened mean thus differs
+by at most 2 largest_norm, as a client's update does by twice its largest norm, and the accounting is that of a client
+(protections/budget.py). A sum costs the same for one owner, for many, and for colluding ones. Loss and correct answers,
+which depend on the model as well, have noise in proportion to their ranges, and are accounted for as two more sums.
 
-Not in it is what else a data owner is told: how many batches were out of range in all, and predictions.
+Not covered are other disclosures to a data owner: the total number of batches out of range, and predictions.
 
-What is added are whole units of the words, and the sum is exact: a rounded Gaussian on whole words is a Gaussian,
-rounded afterwards, of which the rounding tells nothing.
+The noise consists of whole units of the words, and the sum is exact: a rounded Gaussian on integers equals a Gaussian
+rounded afterwards, and rounding is post-processing.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ _ACCOUNTED: Final = 3
 _FARTHEST: Final = 8.7
 """Standard deviations that no draw of `standard_normal` exceeds: the root of 108 ln 2."""
 _ROOM: Final = 2.0 ** (WORD_BITS - 2)
-"""What noise is below, so that with a sum that fits it does not go round."""
+"""Bound on noise, so that adding it to a sum that fits does not wrap around."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisePolicy:
-    """What a model owner adds to the sums that it tells, and for how long."""
+    """Noise that a model owner adds to the sums that it reveals, and its budget."""
 
     deviation: float
     """Standard deviation of the noise of every common parameter."""
     largest_epsilon: float = 0.0
-    """Budget, of all sums that it tells; 0: none."""
+    """Budget for all revealed sums; 0: none."""
     delta: float = 1e-5
 
 
@@ -61,22 +60,22 @@ def noise_policy(own: TeachingConfiguration) -> NoisePolicy | None:
 
 
 def largest_norm(learning: PublicLearning) -> float:
-    """Of all parameters behind a batch that was in range, whatever the model is."""
+    """Largest norm of all parameters after a batch in range, for every model."""
     moved = learning.scales.moved
     total = sum(most**2 * (1 if name in HEAD_TENSORS else learning.sizes.adapters) for name, most in moved.items())
-    # What is found in range may be beyond it by a rounding.
+    # A value found in range may exceed the bound by a rounding error.
     return math.sqrt(total) / SPARE
 
 
 class SumNoise:
-    """Of the sums of one learning. ValueError where it does not fit the words of a sum over so many data owners."""
+    """Noise on the sums of one training. ValueError if it does not fit the words of a sum over so many data owners."""
 
     def __init__(self, policy: NoisePolicy, learning: PublicLearning, *, owners: int) -> None:
         self.policy, self.norm = policy, largest_norm(learning)
         self.multiplier = policy.deviation / self.norm
         """Standard deviation of the noise, as a multiple of the largest norm."""
         self.cost = _ACCOUNTED * cost_of(Noise(self.multiplier, norm=self.norm, delta=policy.delta))
-        """Of a sum."""
+        """Privacy cost of a sum."""
         self._learning = learning
         if _FARTHEST * max(self._deviations(owners, owners)) >= _ROOM:
             raise ValueError(
@@ -84,18 +83,18 @@ class SumNoise:
             )
 
     def words(self, weight: int, owners: int) -> torch.Tensor:
-        """Fresh noise for the model owner's sum: int64 [n]. weight: by which the sum is divided; owners: in it."""
+        """Fresh noise for the model owner's sum: int64 [n]. weight: divisor of the sum; owners: data owners in it."""
         parameters, loss, correct = self._deviations(weight, owners)
         count = self._learning.sizes.parameters
         drawn = standard_normal(np.frombuffer(os.urandom(noise_bytes(count + 2)), "<u8"))
         deviations = np.concatenate([np.full(count, parameters), [loss, correct]])
         words = np.rint(drawn[: count + 2] * deviations).astype(np.int64)
-        # Of refused batches one sum is told, of all rounds, and weights are public.
+        # Refused batches have one sum over all rounds, and weights are public.
         return torch.from_numpy(np.append(words, np.zeros(COUNTS - 2, np.int64)))
 
     def rounds(self, most: int, *, opened: int = 0, spent: float = 0.0) -> int:
-        """How many sums may be told in all, of so many, when some are, which have cost so much. ValueError, which
-        names the budget, where it has no room for as many as are to be learned."""
+        """Number of sums that may be revealed in total, up to `most`. opened, spent: those revealed before and their
+        cost. ValueError, which names the budget, if it is too small for the training."""
         policy, planned = self.policy, self._learning.schedule.rounds
         if not policy.largest_epsilon:
             return most
@@ -115,11 +114,11 @@ class SumNoise:
         return found
 
     def _deviations(self, weight: int, owners: int) -> tuple[float, float, float]:
-        """In units of the words: of a parameter, of the loss, and of the right answers."""
+        """Deviations in units of the words: of a parameter, of the loss, and of the correct answers."""
         learning = self._learning
         images = owners * learning.batch * learning.batches
         half = self.multiplier * images / 2
-        # A loss is from 0 to the distance of two logits in range, and the logarithm of the classes.
+        # A loss is between 0 and the largest difference of two logits in range plus the logarithm of the classes.
         worst = (2 * learning.scales.head.reach + math.log(learning.classes)) / SPARE
         return (
             self.policy.deviation * weight * 2.0**KEPT,

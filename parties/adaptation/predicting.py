@@ -1,7 +1,7 @@
-"""Predictions by what was learned: the model owner's model on shares, and the adapters of a data owner beside it.
+"""Predictions with trained adapters: the model owner's model on shares, and a data owner's adapters beside it.
 
-A session is one of private inference in which the data owner brings adapters and head, and is told what they say of its
-images. The model owner sees neither.
+The session is one of private inference in which the data owner brings adapters and head, and receives their results for
+its images. The model owner sees neither.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from tacit.protocol.inference.model_owner import InferenceModelOwner
 
 
 def prediction_plan(terms: Terms, parameters: ParameterShares) -> PassPlan:
-    """Of a data owner with all that was learned. ValueError as of Planned, and for adapters of another learning."""
+    """Plan of a data owner with all trained parameters. ValueError as for Planned, and for adapters of another
+    training."""
     learning = learning_of(adaptation_terms(terms))
     if [part.shape for part in _tensors(parameters)] != [part.shape for part in _tensors(nothing(learning.sizes))]:
         raise ValueError(f"it computes beside adapters of {learning.learning}; what was learned here has other sizes")
@@ -70,13 +71,13 @@ class PredictionSession(SessionKind):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionSettings(ModelOwnerSettings):
-    """Everything a model owner needs beside its model, where others predict by what they have learned beside it."""
+    """Settings of a model owner whose data owners predict with trained adapters."""
 
     learning: PublicLearning = field(repr=False)
 
 
 class PredictingParty(ModelOwnerParty):
-    """Serves until it is cancelled. ValueError as of ModelOwnerParty."""
+    """Serve until cancelled. ValueError as for ModelOwnerParty."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
     model: PrivateModel
@@ -103,7 +104,7 @@ class PredictingParty(ModelOwnerParty):
 
     def _machine(self, peer: str) -> InferenceModelOwner:
         own = self._predicting
-        # Nothing is opened in such a session.
+        # Such a session opens no sums.
         policy = OpeningPolicy(rounds=0, owners=0, smallest_cohort=2, colluders=0)
         return LearningModelOwner(
             peer,

@@ -1,9 +1,9 @@
-"""What adapters and a head that were learnt make of a batch, on secret shares: logits, of which results are told as in
-private inference (parties/inference/ranking.py), and how many values are out of range.
+"""Logits of trained adapters and a head for a batch, on secret shares, and the number of values out of range.
 
-Both owners hold shares of the outputs of all blocks, and of the parameters; a data owner that predicts knows these
-(federation.py). It is a step of learning (step.py) up to the logits, and asks for no material beyond them. Logits need
-no check: of a standardised token and of parameters in range they are small enough for their ring (bounds.py).
+Both owners hold shares of the outputs of all blocks, and of the parameters, which a predicting data owner knows. It is
+a training step (step.py) up to the logits, and requests no further correlated randomness. Results are revealed as in
+private inference (parties/inference/ranking.py). Logits need no check: a standardised token and parameters in range
+keep them within their ring (bounds.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Predicted:
     logits: torch.Tensor
     """Share modulo 2^STREAM of the logits [B, C], times LOGIT_SCALE."""
     outside: torch.Tensor
-    """Share modulo 2^PLACE of how many values were out of range."""
+    """Share modulo 2^PLACE of the number of values out of range."""
 
 
 def prediction_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:

@@ -1,8 +1,8 @@
-"""Everything about a learning that both owners know: the model it is beside, the scales of its numbers, what is learned
-and how long. It stands in the terms of a session as their arithmetic.
+"""Public parameters of a training: the model, the scales of its numbers, the task and its duration. The terms of a
+session carry them as their arithmetic.
 
-The model owner makes it of a rehearsal (rehearsed.py). A data owner takes nothing that does not stand within the limits
-declared here: within them, no value makes a party fail, allocate more than the sizes permit, or compute anything but
+The model owner derives them from a rehearsal (rehearsed.py). A data owner accepts only values within the limits
+declared here: within them no value makes a party fail, allocate more than the sizes permit, or compute anything but
 wrong numbers.
 """
 
@@ -30,11 +30,11 @@ from tacit.protocol.inference.schedule import Results
 
 LARGEST_PARAMETERS: Final = 1 << 24
 LARGEST_BATCH: Final = 1 << 28
-"""Values that all blocks leave of a batch."""
+"""Largest number of values in all blocks' outputs of a batch."""
 
 
 class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Made by the model owner, or read by `learning_of`. ValueError for parts that do not fit."""
+    """Made by the model owner, or read by `learning_of`. ValueError for inconsistent parts."""
 
     public: PublicModel
     scales: StepScales
@@ -46,7 +46,7 @@ class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     schedule: Schedule
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     names: tuple[Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)], ...] = ()
-    """Of the classes, in their order; none where both ends know them from elsewhere."""
+    """Class names, in order; empty if both owners know them otherwise."""
 
     def __post_init__(self) -> None:
         sizes, scales, adapters = self.sizes, self.scales, isinstance(self.adapter, ParallelConfiguration)
@@ -98,7 +98,7 @@ class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.scales.head.variances.inverse.offset
 
     def initial(self) -> AdapterParameters:
-        """The first common parameters, float64."""
+        """Initial common parameters, float64."""
         model = self.public.sizes
         first = initial(
             self.adapter,
@@ -138,8 +138,8 @@ def learning_terms(
     least_count: int = 0,
     audited: int = 0,
 ) -> AdaptationTerms:
-    """What the model owner offers to data owners: passes of the batch of the learning, on shares from the image on.
-    ValueError for a learning beside another model, a number out of bounds, and what `learning_of` would refuse."""
+    """Terms that the model owner offers to data owners: passes of the training's batch, on shares from the image on.
+    ValueError for a training beside another model, a number out of bounds, and whatever `learning_of` refuses."""
     if learning.public != private_model.public:
         raise ValueError("the learning is beside another model than this one; rehearse it with this one")
     terms = msgspec.convert(
@@ -164,7 +164,7 @@ def learning_terms(
 
 
 def learning_of(terms: AdaptationTerms) -> PublicLearning:
-    """What the model owner has said of a learning. ValueError if it does not fit its terms."""
+    """Public parameters in a model owner's terms. ValueError if they do not fit the terms."""
     try:
         learning = msgspec.msgpack.decode(terms.arithmetic, type=PublicLearning)
     except (msgspec.MsgspecError, RecursionError) as error:

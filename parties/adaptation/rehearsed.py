@@ -1,19 +1,19 @@
-"""Bounds of steps of learning that the model owner finds before it has seen anything of what will be learned.
+"""Bounds of training steps that the model owner derives before it receives any data.
 
-A rehearsal on images of its own (models/adapters/federated.py) says how far values reach there. What is learned later
-reaches elsewhere, so there is room, by a margin:
+A rehearsal on its own images (models/adapters/federated.py) measures the ranges of values. Later training reaches other
+values, so each bound has room, by a margin:
 
-| of | room |
+| values | room |
 |---|---|
-| parameters | the margin, times their move from the least norm to the largest: where they begin is known |
+| parameters | the margin, times their move from the least norm to the largest: their start is known |
 | variances | the square of the margin, down and up, as in private inference |
-| z, p, q | its root: bounds of all else are products of these, and of parameters |
-| logits | its root, and no more than what a softmax is told of: what is easiest to learn ends far above all else |
-| derivatives | the margin itself: they differ most from images to images |
-| outputs of blocks | none but that of their own checks |
+| z, p, q | its root: all other bounds are products of these, and of parameters |
+| logits | its root, within the softmax's range: the easiest examples end far above all others |
+| derivatives | the margin itself: they differ most between images |
+| outputs of blocks | none beyond their own checks |
 
-The scale of the residual stream is such that a token which a block leaves takes a quarter of its ring at most where a
-pass is in range, and a pass of learning checks that as one of inference does.
+The scale of the residual stream is such that a token of a block's output takes at most a quarter of its ring in a pass
+in range; training passes check that as inference does.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ MARGIN: Final = 2.0
 """With 1.5, 49 of 1200 batches of unknown digits were out of range, with 2 none."""
 _STEP: Final = 0.25
 _LEAST_MOVE: Final = 0.25
-"""By which the norm of a tensor of parameters counts as moved in any case."""
+"""Smallest assumed move of the norm of a parameter tensor."""
 _LEAST_NORM: Final = 2.0**-4
-"""Of anything else, what counts as reached in any case: some hundred last bits of the coarsest."""
+"""Smallest assumed norm of any other value: some hundred units of the coarsest resolution."""
 
 
 def rehearsed_bounds(
@@ -59,8 +59,8 @@ def rehearsed_bounds(
     halvings: tuple[int, ...] = (),
     margin: float = MARGIN,
 ) -> StepBounds:
-    """Of what was reached in a rehearsal, with this margin; rate: the largest learning rate; halvings: as of
-    StepBounds, of all blocks or none. ValueError for a margin below 1."""
+    """Bounds from the ranges of a rehearsal, with this margin. rate: the largest learning rate; halvings: see
+    StepBounds, for all blocks or none. ValueError for a margin below 1."""
     if not margin >= 1:
         raise ValueError(f"a margin of {margin} is below 1, so that the rehearsal itself would be out of range")
     tensors = dict(zip((*ADAPTER_TENSORS, *HEAD_TENSORS), (*ADAPTER_TENSORS, "head_weight", "head_bias"), strict=True))
@@ -89,8 +89,8 @@ def rehearsed_bounds(
 
 
 def _outputs(public: PublicModel, halvings: tuple[int, ...]) -> float:
-    """The largest norm of a token that a block leaves, and a step reads, of a pass in range: what the next block's
-    first LayerNorm was found to take, and behind the last block, where nothing is checked, what the ring holds."""
+    """Largest norm of a block's output token that a step reads, in a pass in range: the largest input of the next
+    block's first LayerNorm or, behind the last block, which has no check, the capacity of the ring."""
     last = SPARE * 2.0 ** (STREAM - 2) / public.stream
     if not halvings:
         return last
@@ -106,7 +106,7 @@ class FittedLearning:
     scales: StepScales
     bounds: StepBounds
     margin: float
-    """What was asked for, or the largest below it that fits."""
+    """The requested margin, or the largest below it that fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class Lesson:
     batches: int
     classes: int
     seed: int
-    """Of the first parameters; both owners know it."""
+    """Seed of the initial parameters; both owners know it."""
     names: tuple[str, ...] = ()
 
 
@@ -130,12 +130,11 @@ def rehearsed_learning(
     *,
     margin: float = MARGIN,
 ) -> tuple[PublicLearning, float]:
-    """What both owners know of a learning, from a rehearsal on the model owner's own images, and the margin that its
-    bounds have.
+    """Return the public parameters of a training, and the margin of their bounds, from a rehearsal on the model owner's
+    own images.
 
-    images: float32 [N, C, S, S]; labels: int64 [N], from 0. ValueError and FloatingPointError as of `rehearsal`,
-    BoundError as of `fitted_learning`, and ValueError as of PublicLearning.
-    """
+    images: float32 [N, C, S, S]; labels: int64 [N], from 0. ValueError and FloatingPointError as in `rehearsal`,
+    BoundError as in `fitted_learning`, and ValueError as in PublicLearning."""
     schedule, classes, seed = lesson.schedule, lesson.classes, lesson.seed
     sizes = step_sizes(model.public, lesson.adapter, classes=classes, batch=lesson.batch)
     blocks, tokens, _ = sizes.kept
@@ -169,9 +168,9 @@ def fitted_learning(
     halvings: tuple[int, ...] = (),
     margin: float = MARGIN,
 ) -> FittedLearning:
-    """The scales for `rehearsed_bounds`, with the margin, or where that does not fit the rings with the largest that
-    does, in steps of a quarter down to 1. BoundError where even what the rehearsal reached does not fit; ValueError for
-    a margin below 1."""
+    """Return the scales for `rehearsed_bounds` with the margin, or with the largest smaller one that fits the rings, in
+    steps of a quarter down to 1. BoundError if even the rehearsal's own ranges do not fit; ValueError for a margin
+    below 1."""
     while True:
         bounds = rehearsed_bounds(reached, public, rate=rate, classes=sizes.classes, halvings=halvings, margin=margin)
         try:

@@ -1,12 +1,12 @@
 """Rounds of adaptation at the dealer and the data owners: the secure sum carries words of shares, not values.
 
-docs/spec/adaptation.md has the protocol. The dealer is two services at an address each, with the same keys: it deals
-correlated randomness, and it serves the sum of data owners' shares, whose clients they are. That sum is noise to it:
-the other share is the model owner's, who reveals its sum to the data owners alone.
+docs/spec/adaptation.md has the protocol. The dealer is two services, each with its own address, with the same keys: it
+deals correlated randomness, and it serves the sum of data owners' shares, whose clients they are. That sum is random to
+it: the model owner holds the other share, and reveals its sum to the data owners alone.
 
-At the beginning of a round a data owner receives, in the place of a model, the last such sum, with its round and its
-survivors. So a session of sums has one round more than learning, in which nobody learns: it delivers the last sum. The
-ring of the sum is that of the shares, modulo 2^64; the state of a round is the last sum behind its head.
+At the beginning of a round a data owner receives, in place of a model, the last such sum, with its round and its
+survivors. So a session of sums has one more round than the training; it delivers the last sum. The ring of the sum is
+that of the shares, modulo 2^64; the state of a round is the last sum behind its head.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from tacit.secagg.ring import Words
 SCHEME: Final = "adaptation"
 _RING_BITS: Final = 64
 _HEAD: Final = 2
-"""Words of the state before the sum: its round, and over how many it is."""
+"""Words of the state before the sum: its round, and its number of data owners."""
 _MOST_WORDS: Final = 1 << 28
 
 
 class RoundsTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="adaptation"):
-    """What all members of a session of sums must know."""
+    """Task of a session of sums, known to all members."""
 
     words: Annotated[int, Meta(ge=1, le=_MOST_WORDS)]
     rounds: Annotated[int, Meta(ge=1, le=100_000)]
-    """Of learning; the one after them tells the last sum."""
+    """Training rounds; one more round delivers the last sum."""
 
     def check(self, expected: RoundsTask) -> None:
         """Raise TermsError unless this is the task that a party expects of the dealer."""
@@ -80,7 +80,7 @@ class SharesSum:
 
 
 def roster_of_sums(roster: Roster) -> Roster:
-    """The roster in which the dealer serves the data owners: same names and keys, without the model owner."""
+    """Roster in which the dealer serves the data owners: same names and keys, without the model owner."""
     dealer, clients = roster.dealer, [member for member in roster.members if member.role == "client"]
     return Roster((structs.replace(dealer, role="server"), *clients))
 
@@ -100,15 +100,15 @@ def configure_rounds(terms: Proposal, task: RoundsTask) -> Configuration:
 
 
 def read_rounds_task(said: Configuration) -> RoundsTask:
-    """The task in a dealer's configuration; TaskError if another configuration follows from it, RemoteProtocolError if
-    there is none."""
+    """Return the task in a dealer's configuration. TaskError if the task implies another configuration,
+    RemoteProtocolError if there is none."""
     task = decode_structure(said.task, RoundsTask, limit=BODY_LIMIT)
     check_derived(said, configure_rounds(said, task), "dealer")
     return task
 
 
 def contribution(configuration: Configuration, share: torch.Tensor) -> Words:
-    """The ring words of a share, int64 [n], and of one data owner."""
+    """Ring words of one data owner's share, int64 [n]."""
     (words,) = configuration.tensor_sizes
     if len(share) != words:
         raise TaskError(f"a share of {len(share)} words, where the dealer sums {words}")
@@ -116,7 +116,7 @@ def contribution(configuration: Configuration, share: torch.Tensor) -> Words:
 
 
 def read_sum(state: bytes) -> SharesSum | None:
-    """What a round begins with; None before the first sum. TaskError for what no dealer has summed."""
+    """Read the state at the beginning of a round; None before the first sum. TaskError for an invalid sum."""
     words = np.frombuffer(state, "<u8")
     number, owners = int(words[0]), int(words[1])
     if not number:
@@ -127,10 +127,9 @@ def read_sum(state: bytes) -> SharesSum | None:
 
 
 class RoundsKeeper(ServerTask):
-    """The dealer's side, in the place of a model. last: what it held when it was stopped; None: nothing yet.
+    """The dealer's state, in place of a model. last: the state when it stopped; None: none yet.
 
-    ValueError for what is no sum of this task.
-    """
+    ValueError for a state that is no sum of this task."""
 
     service = "sums"
 
@@ -164,7 +163,7 @@ class RoundsKeeper(ServerTask):
 
 
 def shares_of_known(parameters: AdapterParameters) -> ParameterShares:
-    """The share of an owner who knows the parameters; that of the other one is `nothing`."""
+    """Share of an owner who knows the parameters; the other owner's share is `nothing`."""
     words = {name: encoded(tensor, 2.0**KEPT) for name, tensor in parameters.tensors.items()}
     adapters = tuple(
         AdapterShares(**{name: words[name][index] for name in ADAPTER_TENSORS})
@@ -178,16 +177,16 @@ def nothing(sizes: StepSizes) -> ParameterShares:
 
 
 def refreshed(words: torch.Tensor, zero: torch.Tensor, rank: int) -> torch.Tensor:
-    """This owner's words [n] with a fresh sharing of zero: before every attempt at a sum, lest two attempts with other
-    survivors tell the words of one owner. zero: random words that both owners drew from a stream of theirs."""
+    """Refresh this owner's words [n] with a sharing of zero before every attempt at a sum: two attempts with different
+    survivors would otherwise reveal one owner's words. zero: random words from a stream that both owners share."""
     return words + zero if rank == MODEL else words - zero
 
 
 def mean_of(total: torch.Tensor, weight: int, sizes: StepSizes) -> AdapterParameters:
-    """The common parameters, float64, from the sum [n] modulo 2^64 of the words (`flat`) of data owners with this
-    weight together, and of the model owner.
+    """Common parameters, float64, from the sum [n] modulo 2^64 of the words (`flat`) of the model owner and of data
+    owners with this total weight.
 
-    ValueError for a weight that no sum can have."""
+    ValueError for an impossible weight."""
     if not 1 <= weight <= LARGEST_SUM:
         raise ValueError(f"a sum over data owners whose weight is {weight}; 1 to {LARGEST_SUM} can be added")
     parts = shaped(total, sizes)
@@ -216,7 +215,7 @@ class SummingDealerSettings:
     dealing: DealerSettings
     summing: ServerSettings
     last: bytes | None = None
-    """The sum that a former session has left."""
+    """The sum of a former session."""
 
 
 async def deal_and_sum(
@@ -226,11 +225,10 @@ async def deal_and_sum(
     summed: EventLog,
     on_sum: Callable[[int, bytes], None] = lambda round, words: None,
 ) -> Ended:
-    """Serve both until the rounds are over, and how the session of sums ended. EndpointError if it cannot listen.
+    """Serve both until the rounds end; return how the session of sums ended. EndpointError if it cannot listen.
 
-    dealt, summed: the event logs of both services; on_sum: called in a thread with every round that has a sum, and what
-    the next one begins with. ValueError for a last sum that is none of this task.
-    """
+    dealt, summed: the event logs of both services; on_sum: called in a thread with every round that has a sum, and the
+    state for the next one. ValueError for a last sum that does not belong to this task."""
     keeper = RoundsKeeper(settings.summing.configuration, last=settings.last)
 
     def keep(done: RoundDone, total: Total | None) -> Evaluation:
@@ -244,9 +242,9 @@ async def deal_and_sum(
     try:
         await asyncio.wait([dealing, summing], return_when=asyncio.FIRST_COMPLETED)
         if dealing.done():
-            await dealing  # It serves until it is cancelled: it could not.
+            await dealing  # It serves until cancelled, so ending means that it could not listen.
         over = await summing
-        # Data owners close their sessions with the model owner when they have heard the last sum.
+        # Data owners close their sessions with the model owner after the last sum.
         with suppress(TimeoutError):
             async with asyncio.timeout(settings.dealing.patience):
                 await dealer.quiet()

@@ -1,11 +1,10 @@
 """Passes of adaptation, as stages that both owners run one after the other.
 
-- A pass that brings images: embedding and blocks of private inference. What a step reads of the outputs of blocks is
-  carried along, and kept behind the pass (kept.py), with the count of what was out of range, for each image. It reveals
-  nothing.
-- A step of learning: one stage, from kept shares and parameters to the parameters after it. It reveals nothing either.
-- A prediction by what was learnt: embedding, blocks, and what is revealed of the logits if all of it was in range, as
-  the head of inference does.
+- A pass of new images: embedding and blocks of private inference. The block outputs that a step reads are carried
+  along, and kept behind the pass (kept.py), with the number of values out of range for each image. It reveals nothing.
+- A training step: one stage, from kept shares and parameters to the updated parameters. It reveals nothing either.
+- A prediction with trained adapters: embedding, blocks, and the permitted results of the logits if all values were in
+  range, as in the head of inference.
 
     carried = LearningCarried(outputs, outside, parameters=parameters, labels=labels, rate=rate)
     for stage in learning_stages(sizes, scales):
@@ -49,7 +48,7 @@ def _nothing() -> torch.Tensor:
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CollectedCarried(Carried):
     outputs: tuple[torch.Tensor, ...] = ()
-    """What is kept of every block so far, int64 [images, S, D] modulo 2^STREAM."""
+    """Kept outputs of the blocks so far, int64 [images, S, D] modulo 2^STREAM."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -60,26 +59,25 @@ class PredictingCarried(CollectedCarried):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class LearningCarried(Carried):
-    """Before a step and behind it; this owner's shares. `share` is of the outputs of blocks, as StepSizes has them, and
-    `outside` of how many of their values were out of range."""
+    """One owner's shares before and after a training step. `share` holds the outputs of blocks in the shape of
+    `StepSizes.outputs`, `outside` the number of their values out of range."""
 
     parameters: ParameterShares
-    """KEPT fractional bits modulo 2^64: those before the step, and behind it those after it."""
+    """KEPT fractional bits modulo 2^64: before the step, and after the stage those after it."""
     labels: torch.Tensor | None = None
-    """Int64 [images] at a data owner."""
+    """int64 [images] at a data owner."""
     rate: float = 0.0
     refused: torch.Tensor = field(default_factory=_nothing)
-    """Behind the step, of 1 if something was out of range, modulo 2^64; else of 0."""
+    """After the step: share modulo 2^64 of 1 if any value was out of range, else of 0."""
     loss: torch.Tensor = field(default_factory=_nothing)
-    """Behind the step, the sum of the losses before it, as of HeadResult."""
+    """After the step: the sum of the losses before it, see HeadResult."""
     correct: torch.Tensor = field(default_factory=_nothing)
-    """Behind the step, how many images were classified correctly before it, modulo 2^PLACE."""
+    """After the step: the number of images classified correctly before it, modulo 2^PLACE."""
 
 
 @dataclass(frozen=True)
 class Collecting:
-    """A stage of the backbone, beside which everything else is carried; of what a block leaves the first tokens are
-    kept."""
+    """A stage of the backbone that passes all else through, and keeps the first tokens of a block's output."""
 
     inner: ModelStage
     read: int
@@ -105,7 +103,7 @@ class Collecting:
 
 @dataclass(frozen=True)
 class PredictionStage:
-    """The outputs of all blocks to what is told of the logits, if everything was in range; on the CPU."""
+    """Map the outputs of all blocks to the revealed results if every value was in range; on the CPU."""
 
     sizes: StepSizes
     scales: StepScales
@@ -135,7 +133,7 @@ class PredictionStage:
 
 @dataclass(frozen=True)
 class StepStage:
-    """Kept shares to the parameters after a step, or to those before it if anything was out of range; on the CPU."""
+    """Map kept shares to the parameters after a step, or to the old ones if any value was out of range; on the CPU."""
 
     sizes: StepSizes
     scales: StepScales
@@ -146,7 +144,7 @@ class StepStage:
         return step_requests(self._sizes(images), self.scales)
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
-        """ValueError as of `requests`."""
+        """ValueError as in `requests`."""
         own = replace(party, device=CPU)
         program = StepProgram(own, self._sizes(images), self.scales)
 
@@ -186,9 +184,9 @@ def learning_stages(sizes: StepSizes, scales: StepScales) -> tuple[PassStage, ..
 def prediction_stages(
     public: PublicModel, sizes: StepSizes, scales: StepScales, results: Results
 ) -> tuple[PassStage, ...]:
-    """Those of a pass that predicts; they take PredictingCarried, and leave Carried with what is told.
+    """Stages of a prediction pass; they take PredictingCarried, and return Carried with the revealed results.
 
-    ValueError for more labels than can be told of so many classes."""
+    ValueError if more labels are requested than there are classes."""
     check_labels(sizes.classes, results.labels)
     return (*_backbone(public, sizes, apart=False), PredictionStage(sizes, scales, results))
 

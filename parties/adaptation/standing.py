@@ -1,10 +1,10 @@
-"""The state of an owner in a round of learning, and the common adapters and head on disk.
+"""State of an owner in a training round, and the common adapters and head on disk.
 
-The file is safetensors, float64, with the round whose common parameters it holds. It appears whole or not at all.
-Nothing in it is ever unpickled.
+The file is safetensors, float64, with the round whose common parameters it holds. It is written atomically. Nothing in
+it is ever unpickled.
 
-A lost session costs no learning: both owners keep their shares, and go on behind the last batch that both have
-finished. One may have finished one batch more than the other, so each keeps the state before the last one too.
+A lost session loses no training: both owners keep their shares, and resume behind the last batch that both have
+finished. One may have finished one batch more than the other, so each keeps the previous state too.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Common(NamedTuple):
     parameters: AdapterParameters
     round: int
     refused: int = 0
-    """The sum of the data owners' shares of how many batches were refused, over the rounds so far: a random word until
-    the model owner reveals its own, with the last round."""
+    """Sum of the data owners' shares of the number of refused batches over the rounds so far: a random word until the
+    model owner reveals its own share, with the last round."""
 
 
 def save(path: Path, parameters: AdapterParameters, *, round: int, refused: int = 0) -> None:
-    """Write them; return when they are on the disk. OSError."""
+    """Write them durably. OSError."""
     tensors = {name: tensor.detach().double().numpy() for name, tensor in parameters.tensors.items()}
     # A tensor, since several metadata are written in no order.
     tensors[_REFUSED] = np.array([refused], np.int64)
@@ -50,7 +50,7 @@ def save(path: Path, parameters: AdapterParameters, *, round: int, refused: int 
 
 
 def load(path: Path, like: AdapterParameters) -> Common:
-    """Parameters of the same shapes. FileNotFoundError; ValueError for a file that is none, or has other shapes."""
+    """Load parameters of the same shapes. FileNotFoundError; ValueError for an invalid file or other shapes."""
     content = FILES.read(path)
     try:
         found = dict(deserialize(content))  # type: ignore[no-untyped-call]
@@ -71,16 +71,16 @@ def load(path: Path, like: AdapterParameters) -> Common:
 
 
 COUNT_BITS: Final = WORD_BITS - PLACE
-"""Below a count modulo 2^PLACE, so that it is one modulo 2^64."""
+"""Bits below a count modulo 2^PLACE that extend it to one modulo 2^64."""
 
 
 @dataclass(frozen=True, repr=False)
 class Learnt:
     parameters: ParameterShares
     loss: torch.Tensor
-    """Of the sum over all images of batches in range, as of Stepped."""
+    """Sum over all images of batches in range, see Stepped."""
     correct: torch.Tensor
-    """Modulo 2^PLACE, how many of them were classified correctly."""
+    """Number of correctly classified images among them, modulo 2^PLACE."""
     refused: torch.Tensor
 
     @classmethod
@@ -100,8 +100,8 @@ class Learnt:
         )
 
     def words(self, weight: int, rank: int) -> torch.Tensor:
-        """What this owner's share adds to its sum: int64 [n], modulo 2^64, the parameters, times the weight of the data
-        owner, and what is COUNTED."""
+        """Words that this owner's share adds to its sum: int64 [n], modulo 2^64, the parameters times the weight of the
+        data owner, and the counts in COUNTED."""
         known = torch.tensor(weight if rank == DATA else 0)
         counted = torch.stack([self.loss, self.correct << COUNT_BITS, self.refused, known])
         return torch.cat([weight * flat(self.parameters).cpu(), counted])
@@ -109,18 +109,18 @@ class Learnt:
 
 @dataclass(frozen=True)
 class Counted:
-    """What the sums over all owners say of a round, before its steps. How many batches were out of range they do not
-    say: loss and correct answers of these count as zero."""
+    """Statistics of a round from the sums over all owners, before its steps. They do not disclose the number of batches
+    out of range, whose loss and correct answers count as zero."""
 
     loss: float
     accuracy: float
     images: int
     weight: int = 1
-    """Of all owners together, by which the sum of their parameters is divided."""
+    """Total weight of all owners, the divisor of the sum of their parameters."""
 
     @classmethod
     def of(cls, words: torch.Tensor, *, classes: int, images: int) -> Counted:
-        """From the last words of both owners' sums together, int64 [COUNTS]. images: of all steps of these owners."""
+        """Decode the last words of both owners' sums together, int64 [COUNTS]. images: of all steps of these owners."""
         loss, correct, _, weight = words.tolist()
         return cls(loss / (2.0 ** (2 * PARAMETER) * classes * images), (correct >> COUNT_BITS) / images, images, weight)
 
@@ -128,11 +128,11 @@ class Counted:
 class Standing:
     def __init__(self) -> None:
         self.number = 0
-        """Of the round; 0 before the first."""
+        """Number of the round; 0 before the first."""
         self.done = 0
-        """Batches behind it."""
+        """Finished batches."""
         self._learnt: dict[int, Learnt] = {}
-        """After so many batches: the last two."""
+        """The last two states, by the number of finished batches."""
 
     def begin(self, number: int, first: ParameterShares) -> None:
         if number != self.number:
@@ -141,11 +141,11 @@ class Standing:
             self._first = self._learnt[0]
 
     def latest(self, most: int) -> int:
-        """Of the numbers of batches behind which it can go on, the largest that is not above this."""
+        """Largest number of finished batches that it can resume from, not above this one."""
         return max((done for done in (0, *self._learnt) if done <= most), default=0)
 
     def resume(self, done: int) -> None:
-        """Go on behind so many batches. KeyError where it cannot."""
+        """Resume behind so many batches. KeyError if it cannot."""
         self._learnt = {done: self._first if not done else self._learnt[done]}
         self.done = done
 
@@ -159,7 +159,7 @@ class Standing:
 
 
 def zeros(secret: bytes, like: torch.Tensor) -> torch.Tensor:
-    """Random words that both owners draw from a secret of theirs, of this shape: the model owner adds them to its share
+    """Random words of this shape that both owners derive from a shared secret: the model owner adds them to its share
     of a round, and the data owner subtracts them."""
     return Keystream(secret).draw(like.shape)
 

@@ -1,19 +1,18 @@
-"""One step of gradient descent on secret shares, of the adapters and the head of a frozen backbone, by one batch.
+"""One step of gradient descent on secret shares, for the adapters and the head of a frozen backbone, by one batch.
 
-Both owners hold shares of outputs of blocks, as a pass of private inference leaves them, and of the parameters; the
-data owner knows the labels. After the step they hold shares of the parameters after it: what
-models/adapters/gradients.py computes in the clear, rounded as fixed_point.py says. Opened is what lies under a mask,
-and nothing else: not even whether the batch was in range. A batch with a value out of range, or with an image that was,
-leaves the parameters as they were, and its loss and correct answers count as zero:
+Both owners hold shares of block outputs, as a pass of private inference leaves them, and of the parameters; the data
+owner knows the labels. After the step they hold shares of the updated parameters, as models/adapters/gradients.py
+computes them in the clear, rounded as in fixed_point.py. All openings are masked. Not even the fact that the batch was
+in range is opened. A batch with a value out of range, or with an image that was, leaves the parameters unchanged, and
+its loss and correct answers count as zero:
 
     theta' = theta + b (theta_new - theta)
 
-for the shared b, which is 1 if nothing was out of range and else 0. The parameters that the step leads to are among
-what is compared with bounds, so that what is chosen is in range. b is shared modulo 2^64 as an integer, so the product
-is exact.
+for the shared b, which is 1 if every value was in range and else 0. The new parameters are among the values compared
+with bounds, so the selected ones are in range. b is shared modulo 2^64 as an integer, so the product is exact.
 
-Parameters are kept with KEPT fractional bits modulo 2^64: those of a derivative, and those of the learning rate, which
-is a whole number of 2^-(KEPT - GRADIENT). So a step adds a multiple of a share, without a message.
+Parameters are kept with KEPT fractional bits modulo 2^64: those of a derivative plus those of the learning rate, which
+is a multiple of 2^-(KEPT - GRADIENT). So a step adds a multiple of a share, without a message.
 """
 
 from __future__ import annotations
@@ -90,8 +89,8 @@ class StepSizes:
 
     @property
     def outputs(self) -> tuple[int, int, int, int]:
-        """The shape of the outputs of blocks that a step reads: of all blocks beside adapters, else of the last one
-        what the head reads."""
+        """Shape of the block outputs that a step reads: of all blocks with adapters, else the tokens of the last block
+        that the head reads."""
         if self.adapters:
             return self.adapters, *self.adapter.stream
         return 1, self.images, READ, self.width
@@ -116,15 +115,15 @@ class ParameterShares:
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Stepped:
     parameters: ParameterShares
-    """KEPT fractional bits: those before the step where something was out of range."""
+    """KEPT fractional bits; the parameters before the step if any value was out of range."""
     outside: torch.Tensor
-    """Share modulo 2^PLACE of how many values were out of range: never opened."""
+    """Share modulo 2^PLACE of the number of values out of range: never opened."""
     refused: torch.Tensor
-    """Share modulo 2^64 of 1 where something was, else of 0."""
+    """Share modulo 2^64 of 1 if any value was out of range, else of 0."""
     loss: torch.Tensor
-    """Share of the sum of the losses before the step, as of HeadResult; of 0 where something was out of range."""
+    """Share of the sum of the losses before the step, see HeadResult; of 0 if any value was out of range."""
     correct: torch.Tensor
-    """Share modulo 2^PLACE of how many images were classified correctly before the step; likewise."""
+    """Share modulo 2^PLACE of the number of images classified correctly before the step; likewise."""
 
 
 def step_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
@@ -140,11 +139,11 @@ def step_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest
 
 
 _COUNTED: Final = Lookup((), levels=PLACE, words=WORD_BITS)
-"""For the count of what was out of range, compared with zero in the ring of the parameters."""
+"""Comparison of the count of values out of range with zero, in the ring of the parameters."""
 
 
 def _choice(sizes: StepSizes) -> Matrix:
-    """How far the parameters move, the loss and the correct answers, times one bit."""
+    """Product of the parameters' move, the loss and the correct answers with one bit."""
     return matrices((sizes.parameters + 2, 1), (1, 1))
 
 
@@ -155,7 +154,7 @@ def _gradient(sizes: StepSizes, scales: StepScales) -> Narrow:
 def hidden_requests(
     sizes: StepSizes, scales: StepScales, asked: Callable[[AdapterSizes, AdapterChecks], tuple[AnyBlockRequest, ...]]
 ) -> tuple[AnyBlockRequest, ...]:
-    """What `HiddenProgram` asks for, in this order. asked: for an adapter."""
+    """Correlated randomness that `HiddenProgram` requests, in this order. asked: the requests of an adapter."""
     checks = scales.adapter
     return (
         lift(sizes.outputs, bits=STREAM - scales.cut),
@@ -179,12 +178,12 @@ def _tensors(sizes: StepSizes, scales: StepScales) -> dict[str, tuple[tuple[int,
 
 
 class ParameterNorms:
-    """One use: whether every tensor of the parameters is in range. `part` is lifted with other values, and `checked`
+    """Range check of every parameter tensor, for one use. `part` is lifted with other values, and `checked`
     afterwards."""
 
     def __init__(self, party: Party, sizes: StepSizes, scales: StepScales) -> None:
         self._party, self._sizes = party, sizes
-        # Coarser than parameters are used, and wide enough for whatever a parameter can be.
+        # Coarser than parameters in use, and wide enough for every possible parameter.
         self._value = NarrowValue(party, (sizes.parameters,), CHECKED, degree=2)
         self._named = {name: RangeCheck(party, rows, check) for name, (rows, check) in _tensors(sizes, scales).items()}
 
@@ -215,7 +214,7 @@ class HiddenProgram(Generic[Adapter]):
         kind: Callable[[Party, AdapterSizes, AdapterChecks], Adapter],
     ) -> None:
         self._party, self._sizes, self._cut = party, sizes, scales.cut
-        # What is halved less is doubled instead, so that one ring serves all.
+        # Outputs that are halved less are doubled instead, so that one ring serves all.
         doubled = [max(scales.halvings) - times for times in scales.halvings] or [0]
         self._doubled = torch.tensor(doubled)[:, None, None, None]
         self._outputs = NarrowValue(party, sizes.outputs, STREAM - scales.cut)
@@ -224,8 +223,8 @@ class HiddenProgram(Generic[Adapter]):
         self.adapters = [kind(party, each, scales.adapter) for each in sizes.each if scales.adapter is not None]
 
     def run(self, parameters: ParameterShares, outputs: torch.Tensor) -> Program[tuple[HeadShares, torch.Tensor]]:
-        """From what StepProgram takes to the parameters of the head, PARAMETER fractional bits, and to what it reads
-        of h_L [B, READ, D], ACTIVATION + PARAMETER bits."""
+        """Map the arguments of `StepProgram.run` to the head's parameters, PARAMETER fractional bits, and its input
+        tokens of h_L [B, READ, D], ACTIVATION + PARAMETER bits."""
         words = flat(parameters)
         lifted_outputs, lifted_parameters, _ = yield from lifted(
             self._party,
@@ -244,8 +243,8 @@ class HiddenProgram(Generic[Adapter]):
 
     @property
     def outside(self) -> torch.Tensor:
-        """After it, and after all that goes through its adapters: the share modulo 2^PLACE of how many tensors of
-        parameters, and rows, are out of range."""
+        """Share modulo 2^PLACE of the number of parameter tensors and rows out of range, after the pass and all
+        backward passes of its adapters."""
         return rows_outside([*self._norms.checks, *(each for adapter in self.adapters for each in adapter.checks)])
 
 
@@ -269,9 +268,10 @@ class StepProgram:
         rate: float,
         outside: torch.Tensor,
     ) -> Program[Stepped]:
-        """outputs: as StepSizes has them, modulo 2^STREAM, at the scale of the bounds; labels: int64 [B] at the data
-        owner; rate: the learning rate; outside: the share modulo 2^PLACE of how many values were out of range before.
-        ValueError for a rate that is too small or too large to be told, or larger than that of the bounds."""
+        """Run the step. ValueError for a rate that is too small or too large to represent, or above that of the bounds.
+
+        outputs: shape `StepSizes.outputs`, modulo 2^STREAM, at the scale of the bounds; labels: int64 [B] at the data
+        owner; outside: share modulo 2^PLACE of the number of values out of range before the step."""
         by = whole_rate(rate, self._sizes.images)
         if rate > self._rate:
             raise ValueError(f"a learning rate of {rate:g}: the bounds are for {self._rate:g} at most")
@@ -301,7 +301,7 @@ class StepProgram:
         )
 
     def _chosen(self, refused: torch.Tensor, *parts: torch.Tensor) -> Program[torch.Tensor]:
-        """Words one after the other, or as many zeros where something was out of range."""
+        """Concatenated words, or as many zeros if any value was out of range."""
         in_range = int(self._party.rank == MODEL) - refused
         words = torch.cat([part.reshape(-1) for part in parts])
         product = (self._choice, words[:, None], in_range.reshape(1, 1))
@@ -313,7 +313,7 @@ _AFTER: Final = "parameters after"
 
 
 def whole_rate(rate: float, images: int) -> int:
-    """A learning rate over so many images, in whole units. ValueError."""
+    """A learning rate over so many images, in integer units. ValueError."""
     found = round(rate / images * 2.0**_RATE)
     if not 16 <= found <= 1 << _RATE:
         raise ValueError(
