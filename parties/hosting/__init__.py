@@ -1,1 +1,1 @@
-"""One party on a host of its own: its file, its folder, and its work, which a simulation shares."""
+"""One party on its own host: its file, its folder, and its work, which simulations share."""

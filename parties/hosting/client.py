@@ -1,7 +1,7 @@
-"""A client on a host of its own, and its work in any federation: it reads images, trains, and evaluates models.
+"""A client on its own host, and its work in any federation: it reads images, trains, and evaluates models.
 
-A client that is to stay joins one session after the other. A server that is not there yet is waited for. A wrong
-server, or one that refuses this client, ends it; where it is to stay it tries again, ever less often.
+With `stay` a client joins one session after the other, and retries with growing delays. It waits for a server that is
+not reachable yet. A wrong server, or one that refuses this client, ends a client without `stay`.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.sum.configuration import Configuration
 
 REJOIN_SECONDS: Final = 1.0
-"""How long a client leaves its server alone after a sum of statistics, until it comes with the training."""
+"""Delay before rejoining after a sum of statistics, until the server starts the training."""
 
 
 @dataclass(frozen=True)
 class ClientImages:
     train: tuple[Any, torch.Tensor | None] = field(repr=False)
-    """Images float32 [N, C, S, S], as the task wants them, and labels int64 [N]; or data of one's own, and None."""
+    """Images float32 [N, C, S, S] in the task's format, and labels int64 [N]; or custom data, and None."""
     test: Callable[[], Labelled] | None = field(default=None, repr=False)
-    """To evaluate models on that the server cannot evaluate; None if there are none."""
+    """Test images for models that the server cannot evaluate; None if there are none."""
     class_names: tuple[str, ...] = ()
     client: int = 0
 
@@ -84,7 +84,7 @@ class ClientJob:
     policy: ClientPolicy
     journal: Path
     tokens: Path | None
-    """As of TokenFile; None: copies of the folder are not looked for."""
+    """File of link tokens; None: copies of the folder are not detected."""
     spending: Path
     memory: Path
     fixed: Path | None
@@ -95,12 +95,12 @@ class ClientJob:
     device: str = "cpu"
     start: str = ""
     workload: Workload | None = None
-    """What is the client's own, whatever the task names; None imports what the task names."""
+    """The client's own functions, whatever the task names; None imports the task's."""
     accepted_groups: str = ""
-    """The fingerprint of a roster in which it may be in another group than before."""
+    """Fingerprint of a roster in which this client may change its group."""
     spent: float | None = None
     keep_roster: Callable[[Roster], None] = lambda roster: None
-    """Called with every later version of the roster that it takes up, before the session is over."""
+    """Called with every later version of the roster that it adopts, before the session is over."""
 
 
 class ClientHooks(Hooks):
@@ -109,16 +109,16 @@ class ClientHooks(Hooks):
     seed: int | None = None
     """Seed of batches and rounding; None draws from the operating system's randomness."""
     stay: bool = False
-    """Whether it joins one session after the other, until it is stopped."""
+    """Join one session after the other until stopped."""
     accepted_groups: str = ""
-    """The fingerprint of a roster in which it may be in another group than before."""
+    """Fingerprint of a roster in which this client may change its group."""
     spent: float | None = None
-    """What its owner states of its privacy spending: the epsilon of all former updates, for the delta of its policy."""
+    """Privacy spending stated by the owner: epsilon of all former updates, for the delta of its policy."""
     workload: Workload | None = None
-    """Model, data and training of its own; None: as its file and the server's task say."""
+    """Custom model, data and training; None: as configured by its file and the server's task."""
 
     def machine(self) -> Callable[..., TrainingClient]:
-        """Make the machine of the next session."""
+        """Factory of the state machine for the next session."""
         return TrainingClient
 
     def source(self, data: ImagesConfiguration) -> Source:
@@ -153,11 +153,11 @@ class ClientWork:
         self._test: Callable[[], Labelled] | None = None
         self._class_names: tuple[str, ...] = ()
         self.learner: Learner | None = None
-        """Once it has begun to work."""
+        """None until it begins to work."""
 
     async def run(self) -> Ended:
-        """Join and take part; returns how the session ended, after which another one follows where it was `first`.
-        ValueError, OSError, JournalError and EndpointError say what the owner can mend."""
+        """Join and take part; returns how the session ended. Another session follows if it was `first`. ValueError,
+        OSError, JournalError and EndpointError carry a remedy for the owner."""
         job = self._job
         tokens = TokenFile(job.tokens) if job.tokens else None
         settings = ClientSettings(
@@ -198,12 +198,12 @@ class ClientWork:
         return ended
 
     def first(self, ended: Ended) -> bool:
-        """Whether what ended so was a sum of statistics, after which the same server comes with the training."""
+        """Return whether this session was a sum of statistics, which the same server follows with the training."""
         return self._event_log.outside and ended.code is None
 
     def judge(self, learner: Learner, model: Flat, group: Group | None, round: int) -> None:
-        """Evaluate a model that the server has not: each client its own; of one under a common key the first member,
-        who also keeps it."""
+        """Evaluate a model that the server does not have: each client its own. Under a common key the first member
+        evaluates the model, and saves it."""
         if group is not None and self._job.keys.name != group.key.members[0]:
             return
         if group is not None:
@@ -263,19 +263,19 @@ class ClientWork:
 CONNECT_SECONDS: Final = 10.0
 SHORTEST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
-"""Seconds before a client that stays tries again; they double while sessions do not end well."""
+"""Longest delay in seconds before a client with `stay` retries; delays double while sessions fail."""
 
 
 async def run_client(party: OpenedParty[ClientFile], *, show: Tell, hooks: ClientHooks | None = None) -> PartyOutcome:
-    """Take part in a session, or in one after the other, until the last one has ended.
+    """Take part in one session or, with `stay`, in all until the last one.
 
-    ValueError and OSError for images that cannot be read; EndpointError, JournalError, EventLogError, RosterFileError.
-    """
+    ValueError and OSError for images that cannot be read; EndpointError, JournalError, EventLogError,
+    RosterFileError."""
     hooks, file = hooks or ClientHooks(), party.file
     status = Status(name=party.name, role="client", process=os.getpid(), since=time.time(), address=file.connect)
     with at_work(party, status, show) as tell:
         if hooks.workload is None and file.data.factory:
-            # Looked for before there is a session.
+            # Checked before there is a session.
             load("data.factory", file.data.factory)
         own_data = hooks.workload is not None or file.data.factory
         source = None if own_data else own_images(file, hooks.source)
@@ -321,7 +321,7 @@ class _Sessions:
         file = party.file
         self._hooks = hooks
         self.work: ClientWork
-        """In the last session."""
+        """The work of the last session."""
         self._job = ClientJob(
             address=file.connect,
             keys=party.keys,
@@ -361,7 +361,7 @@ class _Sessions:
                 ended = await work.run()
                 said = ""
                 if self._job.roster is not held:
-                    # The server goes on at once.
+                    # The server continues at once.
                     pause, give_up = SHORTEST_PAUSE, time.monotonic() + self._job.patience
                     continue
                 if work.first(ended):
@@ -381,7 +381,7 @@ class _Sessions:
                     raise
                 tokens = self._job.tokens
                 if isinstance(error, NotAdmittedError) and tokens and TokenFile(tokens).knows(self._job.roster.server):
-                    # Its key was in the roster of the server, and is no more: another one needs another process.
+                    # The server's roster had its key and no longer has it: another key needs another process.
                     raise
                 if not self._hooks.stay and (not waited_for or time.monotonic() >= give_up):
                     raise

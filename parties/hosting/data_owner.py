@@ -1,8 +1,8 @@
-"""The data owner of private inference on a host of its own: it asks about its images until all are answered.
+"""The data owner of private inference on its own host: it requests inference on its images until all have results.
 
-Answers are on its disk, so that no pass is paid for twice, whichever party dies: JSON lines, appended and synchronised
-one by one, in a file named after the images. All answers of a file are of one model: another one is refused. A death
-costs the pass that was going on; the remaining images are asked about in another session, with fresh randomness.
+Results are persisted, so that no pass is paid for twice, whichever party crashes: JSON lines, appended and synchronised
+one by one, in a file named after the images. All results in a file come from one model; another one is refused. A crash
+costs the pass in progress; the remaining images are sent in another session, with fresh randomness.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ class OwnImages:
     names: tuple[str, ...]
     labels: tuple[str, ...] | None
     digest: str
-    """32 hexadecimal digits, of all of them in their order."""
+    """32 hexadecimal digits, over all images in order."""
     _files: tuple[Path, ...] = field(repr=False)
     _samples: Samples | None = field(repr=False)
     notes: tuple[str, ...] = field(default=(), kw_only=True)
     unreadable: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    """Names of images that are not asked about, each with the reason."""
+    """Names of skipped images, each with the reason."""
 
     def samples(self, *, white: int = 255, scaling: Scaling = SQUASHED) -> Samples:
-        """All of them, not decoded yet; white: the number of a white pixel, to which those in files are brought."""
+        """All of them, not decoded yet; white: the number of a white pixel, to which images in files are scaled."""
         if self._samples is not None:
             return self._samples
         return Samples(FileImages(self._files, white=white, scaling=scaling), np.zeros(len(self._files), np.int64))
 
     def prepared(self, interface: Interface, *, side: int, first: int) -> torch.Tensor:
-        """Those from the first on, as a model of this interface takes them: float32 [n, C, side, side]. ValueError for
-        one that cannot be decoded, or has other channels."""
+        """Images from the first on, preprocessed for this interface: float32 [n, C, side, side]. ValueError for one
+        that cannot be decoded, or has other channels."""
         samples = self.samples(white=interface.white, scaling=interface.scaling)
         source = Source(train=samples, test=samples, class_names=())
         data = normalise(source, image_size=side, mean=interface.mean, std=interface.std)
@@ -78,7 +78,7 @@ class OwnImages:
 
 
 def own_images(wanted: str) -> OwnImages:
-    """What `images` of a party file names. ValueError or OSError for what is not there, or has no image."""
+    """Load the images that a party file names. ValueError or OSError if they are missing or none are found."""
     if wanted == "digits" or wanted.endswith(".npz"):
         source = read(ImagesConfiguration(source=wanted))
         test, names = source.test, source.class_names
@@ -124,29 +124,29 @@ def _digest(parts: Sequence[bytes]) -> str:
 
 class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"):
     weights: str
-    """The commitment to the model, in hexadecimal digits."""
+    """Commitment to the model, in hexadecimal digits."""
     classes: tuple[str, ...]
     features: int = 0
-    """How many of an image, where the model has no classes."""
+    """Features per image, for a model without classes."""
 
 
 class AnsweredPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="pass"):
     logits: tuple[tuple[float, ...] | None, ...]
-    """A row for each image, a number for each class or feature; None for an image of a pass that was refused, or whose
-    labels alone were received."""
+    """A row for each image, a number for each class or feature; None for an image of a refused pass, or with labels
+    only."""
     labels: tuple[tuple[int, ...] | None, ...] = ()
-    """Where these were: a row for each image, the numbers of the best classes; None for an image that was refused."""
+    """Instead of logits, a row for each image with the numbers of the best classes; None for a refused image."""
     online_seconds: float
     offline_seconds: float
-    """Waiting for correlated randomness, before it."""
+    """Seconds of waiting for correlated randomness, before the pass."""
     sent: int
-    """Bytes of shares, of this owner."""
+    """Bytes of shares sent by this owner."""
     received: int
-    """Of the model owner."""
+    """Bytes of shares sent by the model owner."""
 
 
 class AnsweredRow(NamedTuple):
-    """The answer about an image: one of these, or none if it was refused."""
+    """Result for an image: logits or labels, or neither if it was refused."""
 
     logits: Sequence[float] | None
     labels: Sequence[int] | None
@@ -156,7 +156,7 @@ _DECODER: Final = msgspec.json.Decoder(AnsweredBy | AnsweredPass)
 
 
 class AnswersFile:
-    """The answers about so many images on the disk. AnswersError for a file that is none, or of other images."""
+    """Persisted results for this number of images. AnswersError for an invalid file, or one for other images."""
 
     def __init__(self, path: Path, *, images: int) -> None:
         self.by: AnsweredBy | None = None
@@ -174,7 +174,7 @@ class AnswersFile:
 
     @property
     def count(self) -> int:
-        """How many images are answered, or refused; they are the first."""
+        """Number of images with a result or a refusal; they are the first ones."""
         return sum(len(each.logits) for each in self.passes)
 
     @property
@@ -224,27 +224,26 @@ _PAUSE: Final = 1.0
 
 
 class DataOwnerHooks(LearnerHooks):
-    """Points at which a simulation changes a data owner that asks, beside those of one that learns."""
+    """Points at which a simulation changes a data owner that requests inference, beside those of one that trains."""
 
     def images(self, file: DataOwnerFile) -> OwnImages:
         return own_images(file.images)
 
     def session(self, usual: SessionKind) -> SessionKind:
-        """The purpose of the sessions; usual: on hosts."""
+        """Return the kind of sessions; usual: that of hosts."""
         return usual
 
     def answered(self, answer: Answer, session: DataOwnerSession) -> None:
-        """A pass is over, and its answer on the disk."""
+        """Called when a pass is over and its results are persisted."""
 
 
 async def run_data_owner(
     party: OpenedParty[DataOwnerFile], *, show: Tell, hooks: DataOwnerHooks | None = None
 ) -> PartyOutcome:
-    """Ask until all images are answered, or learn until the rounds are over.
+    """Request inference until all images have results, or train until the rounds are over.
 
-    ValueError or OSError for images that cannot be used, a roster without a dealer, and terms that are not those of the
-    party's file; EndpointError for a party that is not there, AnswersError, EventLogError, JournalError.
-    """
+    ValueError or OSError for unusable images, a roster without a dealer, and terms that differ from the party's file;
+    EndpointError for an unreachable party, AnswersError, EventLogError, JournalError."""
     hooks = hooks or DataOwnerHooks()
     file, learns = party.file, party.file.learns
     status = Status(
@@ -325,7 +324,7 @@ class _Asking:
                 self._hooks.answered(answer, session)
 
     async def _prepared(self, session: DataOwnerSession) -> torch.Tensor:
-        """Check the model that the session is with, and bring the images that are not answered to its input."""
+        """Check the session's model, and preprocess the remaining images to its input."""
         terms = session.terms
         if self._learned is not None:
             self._learned.check(terms)
@@ -355,7 +354,7 @@ class _Asking:
 
 
 def own_answers(folder: PartyFolder, images: OwnImages, learned: Learned | None) -> AnswersFile:
-    """What it knows of its images. AnswersError."""
+    """Read the known results for these images. AnswersError."""
     name = images.digest if learned is None else learned.named(images.digest)
     return AnswersFile(folder.answers(name), images=len(images.names))
 
@@ -363,7 +362,7 @@ def own_answers(folder: PartyFolder, images: OwnImages, learned: Learned | None)
 def wanted(
     file: DataOwnerFile, images: OwnImages, answers: AnswersFile, learned: Learned | None = None
 ) -> tuple[InferenceRequest, InferencePolicy]:
-    """What it comes with, for the images that are not answered yet. ValueError if it wants another model for them."""
+    """Return the request and policy for the remaining images. ValueError if the file wants another model for them."""
     known = "" if answers.by is None else answers.by.weights
     if learned is not None:
         known = learned.weights
@@ -377,8 +376,7 @@ def wanted(
 
 
 def interface_of(public: AskedModel, answers: AnswersFile, learned: Learned | None = None) -> Interface:
-    """What the model takes, and says, if need be with what was learned. ValueError if it is not known, or other than
-    before."""
+    """Return the model's input and output, of trained adapters if any. ValueError if unknown, or changed."""
     if public.interface is None:
         raise ValueError("the model owner does not say what its model takes: ask it to use `tacit model-owner`")
     interface = public.interface if learned is None else structs.replace(public.interface, classes=learned.classes)

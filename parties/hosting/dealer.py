@@ -1,7 +1,7 @@
-"""The dealer on a host of its own: it deals correlated randomness, and sums the data owners' shares where they learn.
+"""The dealer on its own host: it deals correlated randomness and, in adaptation, sums the data owners' shares.
 
-It persists nothing of a session of private inference. The last sum of an adaptation is on its disk before anybody
-receives it, so that a restarted dealer goes on from there.
+It persists nothing of a session of private inference. The last sum of an adaptation is persisted before anybody
+receives it, so that a restarted dealer resumes from there.
 """
 
 from __future__ import annotations
@@ -52,15 +52,14 @@ class KeptSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell, hooks: DealerHooks | None = None) -> PartyOutcome:
-    """Deal until it is stopped, or deal and sum until the rounds are over.
+    """Deal until stopped, or deal and sum until the rounds are over.
 
-    ValueError for a roster that does not do, a device that is not there, and a sum on the disk that is none;
-    EndpointError if it cannot listen.
-    """
+    ValueError for an unsuitable roster, a missing device, and an invalid sum on disk; EndpointError if it cannot
+    listen."""
     hooks = hooks or DealerHooks()
     file, own = party.file, party.file.adaptation
     status = Status(
-        # That there is one alone.
+        # Raises unless there is exactly one.
         name=party.roster.dealer.name,
         role=file.role,
         process=os.getpid(),

@@ -1,10 +1,10 @@
-"""The folder of one party on a host: its files, its status, its log for people, and what the process opens at start.
+"""The folder of one party on a host: its files, its status, its human-readable log, and the files opened at start.
 
 docs/hosts.md lists the files. In a simulation all parties share the run directory: lock and status of each are
 status/NAME.lock and status/NAME.json, and memory/NAME.fixed is not kept.
 
-The lock shows whether the party runs, so that the status file of a killed party deceives nobody. The log for people has
-a line for every event; the event log for programs has the same events. Neither has secrets, because no event has.
+The lock shows whether the party runs, so the status file of a killed party does not mislead. The human-readable log has
+a line for every event; the machine-readable event log has the same events. Neither has secrets, because no event has.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tacit.protocol.sum.states import Phase
 
 
 def available_memory() -> int | None:
-    """Bytes that this process may still take, by Linux and by the limit of its control group; None if unknown."""
+    """Bytes that this process may still allocate, by Linux and by its control group's limit; None if unknown."""
     found = []
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
@@ -71,7 +71,7 @@ def available_memory() -> int | None:
 
 
 def open_many_files() -> None:
-    """Let this process have as many descriptors as the system allows, which is far more than a shell gives."""
+    """Raise this process's limit of descriptors to the system's, which far exceeds a shell's default."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -80,15 +80,14 @@ _RUN = re.compile(r"(?P<number>[0-9]{4,})-.*")
 
 
 class PartyFolder:
-    """The folder of a party. OSError of `make` and `run` names what cannot be written.
+    """The folder of a party. OSError of `make` and `run` names the path that cannot be written.
 
-    party: its name, where it shares the folder with others, as in a simulation.
-    """
+    party: its name if it shares the folder with others, as in a simulation."""
 
     def __init__(self, path: Path, *, party: str = "") -> None:
         self.path = path
         self.shared = bool(party)
-        """Whether it is that of a simulation, of which there are no copies and nobody asks for the status."""
+        """True in a simulation, where folders are not copied and nobody reads the status."""
         self._own = own = path / "state" / party if party else path
         self.status = path / "status" / f"{party}.json" if party else path / "status.json"
         self.plain_model = path / "plain-model.safetensors"
@@ -101,12 +100,12 @@ class PartyFolder:
         self.sum = own / "sum.msgpack"
         self.tokens = own / "tokens.json"
         self.sum_tokens = own / "sum-tokens.json"
-        """Of the links of a dealer's sums, which stand beside those for material."""
+        """Tokens for the links of a dealer's sums, beside those for correlated randomness."""
         self.spending = own / "spending.json"
         self._lock = path / "status" / f"{party}.lock" if party else path / "party.lock"
 
     def make(self) -> None:
-        """Make what is missing of it. RunDirectoryError if it cannot be, or has state of another release."""
+        """Create missing folders. RunDirectoryError if that fails, or if it has state of another release."""
         self.check()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -131,7 +130,7 @@ class PartyFolder:
             check_release(self.path)
 
     def events(self, party: str) -> Path:
-        """The event log of a party; of a server it is in the folder of each run."""
+        """The event log of a party; a server has one in the folder of each run."""
         return self.path / "events" / f"{party}.jsonl"
 
     def journal(self, party: str) -> Path:
@@ -141,8 +140,8 @@ class PartyFolder:
         return self._own / "answers" / f"{images}.jsonl"
 
     def fixed(self, party: str) -> Path | None:
-        """The part of the last model that is not trained, as a client received it; None in a shared folder, where each
-        party would keep a copy of the same."""
+        """Fixed tensors of the last model, as a client received them; None in a shared folder, where each party would
+        keep the same copy."""
         return None if self.shared else self.path / "memory" / f"{party}.fixed"
 
     def memory(self, party: str) -> Path:
@@ -152,7 +151,7 @@ class PartyFolder:
         return self.path / "logs" / f"{party}.log"
 
     def check_roster(self, roster: Roster) -> None:
-        """Refuse a roster that is no later version of the last one that this party took up. ValueError."""
+        """Refuse a roster that is not a later version of the last one that this party adopted. ValueError."""
         path = self._taken(roster)
         if not roster.operator or not path.exists() or (held := read_roster(path)).hash == roster.hash:
             return
@@ -162,7 +161,7 @@ class PartyFolder:
             raise ValueError(f"{error.detail} (the last that it took up is {path}: removed, any is accepted)") from None
 
     def keep_roster(self, roster: Roster) -> None:
-        """Keep a roster that the party takes up: none but later versions of it are accepted from now on. OSError."""
+        """Persist a roster that the party adopts: only later versions of it are accepted from now on. OSError."""
         if roster.operator:
             self._taken(roster).parent.mkdir(parents=True, exist_ok=True)
             write_roster(roster, self._taken(roster), replace=True)
@@ -172,7 +171,7 @@ class PartyFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Be the one process of this party. RunDirectoryError if there is another."""
+        """Hold the lock as the only process of this party. RunDirectoryError if there is another."""
         try:
             release = FILES.lock(self._lock)
         except BlockingIOError:
@@ -209,8 +208,8 @@ Held = TypeVar("Held")
 
 
 def read_state(path: Path, kind: type[Held], *, remedy: str) -> Held | None:
-    """Read what a party has persisted as MessagePack; None if the file is missing. ValueError, which names the file and
-    the remedy, if it holds something else."""
+    """Read state that a party persisted as MessagePack; None if the file is missing. ValueError, which names the file
+    and the remedy, for other content."""
     try:
         return msgspec.msgpack.decode(FILES.read(path), type=kind)
     except FileNotFoundError:
@@ -229,42 +228,42 @@ class Happened(msgspec.Struct, frozen=True):
 
 
 class Status(Result, frozen=True, kw_only=True, tag="tacit.status.1"):
-    """State of a party of this host, as its folder and `tacit status` have it."""
+    """State of a party on this host, as in its folder and in `tacit status`."""
 
     running: bool = False
-    """Whether its process is alive; as read, not as written by the party."""
+    """Whether its process is alive; determined on reading, not written by the party."""
     name: str
     role: str
     process: int
-    """Its number, while the party runs."""
+    """Process ID, while the party runs."""
     since: float
-    """When it started, in seconds since 1970."""
+    """Start time, in seconds since 1970."""
     session: str = ""
-    """The first 16 hexadecimal digits of its name; empty before the first."""
+    """First 16 hexadecimal digits of the session's identifier; empty before the first."""
     experiment: str = ""
     address: str = ""
-    """Where a server listens, or what a client connects to."""
+    """Address at which a server listens, or to which a client connects."""
     round: int = 0
-    """The last one; of a data owner that asks: images that are answered."""
+    """Last round; for a data owner in inference: images with a result."""
     rounds: int = 0
-    """Those of the whole experiment, or all images; 0 where the party is not told."""
+    """Rounds of the whole experiment, or all images; 0 if unknown to the party."""
     learning: bool = False
-    """Whether it takes part in the adaptation of a model, so that rounds are counted."""
+    """Whether it takes part in an adaptation, so that rounds are counted."""
     serves: tuple[str, ...] = ()
-    """Of a dealer or a model owner: the data owners whose sessions are going on."""
+    """At a dealer or a model owner: data owners with an open session."""
     phase: str = "starting"
     phase_since: float = 0.0
     waiting_for: tuple[str, ...] = ()
     absent: dict[str, str] = msgspec.field(default_factory=dict)
-    """At a server the clients that are not in the present round, and why."""
+    """At a server: clients that are not in the present round, and the reasons."""
     alert: Happened | None = None
-    """A copy of a folder that was noticed since the start."""
+    """A copied folder that was detected since the start."""
     last_event: Happened | None = None
     last_error: Happened | None = None
-    """Since the last round with a sum, or session, that ended well."""
+    """Last error since a session, or a round with a sum, succeeded."""
 
     def view(self) -> Iterator[str]:
-        """One line for each fact that is known; times are relative to now."""
+        """One line for each known fact; times are relative to now."""
         now, running = time.time(), self.running
         counted = "round" if self.learning else _COUNTED.get(self.role, "")
         since = f", for {_ago(now - self.phase_since)}"
@@ -302,16 +301,16 @@ def _ago(seconds: float) -> str:
 
 
 class AnswersError(Exception):
-    """The answers of a data owner cannot be read or kept; the message names the file and what to do."""
+    """The results of a data owner cannot be read or kept; the message names the file and the remedy."""
 
 
 class StatusError(Exception):
-    """The status of a party cannot be read; the message says why."""
+    """The status of a party cannot be read; the message gives the reason."""
 
 
 class StatusFile:
-    """Keeps status.json up to date. What cannot be written is left: nobody depends on it. live: with every event; else
-    `write` does it."""
+    """Keeps status.json up to date. Write errors are ignored, since nothing depends on the file. live: write at every
+    event; else only in `write`."""
 
     def __init__(self, path: Path, status: Status, *, live: bool = True) -> None:
         self._path = path
@@ -342,7 +341,7 @@ class StatusFile:
             "serves": () if status.role == "data-owner" else tuple(sorted(party.serving)),
         }
         if party.round:
-            # Sums of what was learned have one round more, in which the last sum is handed out.
+            # Sums of adaptation have one more round, which delivers the last sum.
             changes["round"] = min(party.round, status.rounds or party.round)
         match event:
             case RunOpened():
@@ -384,8 +383,7 @@ class StatusFile:
 
 
 def read_status(folder: PartyFolder) -> Status:
-    """The last state that the party wrote, and whether it is running. StatusError if it never ran, or cannot be
-    read."""
+    """The last state that the party wrote, and whether it is running. StatusError if it never ran, or is unreadable."""
     try:
         folder.check()
         found = msgspec.json.decode(folder.status.read_bytes(), type=Status)
@@ -419,7 +417,7 @@ def logging_to(path: Path, chosen: LogConfiguration) -> Iterator[logging.Logger]
 
 WRONG_INPUT: Final = (KeyFileError, RosterFileError, RunDirectoryError, ValueError)
 MENDABLE: Final = (*WRONG_INPUT, EndpointError, EventLogError, JournalError, AnswersError, OSError)
-"""What a party's owner can mend; the message says how. Everything else is a bug."""
+"""Errors that a party's owner can fix; the message says how. Every other exception is a bug."""
 
 
 @dataclass(frozen=True)
@@ -449,11 +447,10 @@ PARTY_FILE: Final = "party.toml"
 
 
 def begin_folder(folder: Path, name: str, role: Role, *, address: str, images: str) -> str:
-    """Make the folder of a server or client: its keys and its party file. Returns its card as one line.
+    """Create the folder of a server or client with its keys and its party file. Returns its card as one line.
 
-    address: where it listens, or where its server is, with or without tcp://; images: "" for none. ValueError and
-    KeyFileError for what cannot be, or is there already, before anything is written; OSError.
-    """
+    address: where it listens, or its server's address, with or without tcp://; images: "" for none. ValueError and
+    KeyFileError for invalid or existing files, before anything is written; OSError."""
     if (path := folder / PARTY_FILE).exists():
         raise ValueError(f"{path} is there already, and is never overwritten: use another folder, or move it away")
     key, keys = "bind" if role == "server" else "connect", generate(name)
@@ -483,8 +480,8 @@ def begin_folder(folder: Path, name: str, role: Role, *, address: str, images: s
 
 
 def take_roster(file: PartyFile, given: str) -> None:
-    """Put the roster of `given_roster` where the party has its own; ValueError if one is there of which it is no later
-    version, or if the party is not in it. Raises as `open_party` does."""
+    """Install the roster of `given_roster` as the party's own. ValueError if it is not a later version of the present
+    one, or if the party is not in it. Raises as `open_party` does."""
     roster, path = given_roster(given), Path(file.roster)
     check_own(roster, load(Path(file.key)), file.enrolled, where="the roster that is given")
     if path.exists() and (held := read_roster(path)).hash != roster.hash:
@@ -501,8 +498,8 @@ def take_roster(file: PartyFile, given: str) -> None:
 
 @contextmanager
 def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Tell]:
-    """Around everything that a party does: it is the only process of its folder, and every event goes into status and
-    log, and to `show`. RunDirectoryError, OSError."""
+    """Context of all work of a party: lock its folder, and pass every event to status, log and `show`.
+    RunDirectoryError, OSError."""
     file: PartyFile = party.file
     party.folder.make()
     with party.folder.held(), logging_to(party.folder.log(party.name), file.log) as log:
@@ -512,9 +509,9 @@ def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Tel
 
         def tell(event: Event) -> None:
             if not event.time:
-                # Of this process, and in no event log.
+                # Events of this process, which the event log does not have.
                 event = msgspec.structs.replace(event, time=time.time(), party=party.name)
-            # Training reports from a thread of its own.
+            # Training reports from its own thread.
             with turn:
                 line = state.take(event)
                 log.log(_LEVELS[line.level], "%s: %s", event.tag, line.text)
@@ -524,7 +521,7 @@ def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Tel
             yield tell
         except BaseException as error:
             if isinstance(error, Exception):
-                # What the owner can mend is a line, and a bug is a traceback.
+                # An error that the owner can fix is a line, and a bug is a traceback.
                 log.error("failed: %s", error, exc_info=None if isinstance(error, MENDABLE) else error)
             else:
                 log.info("stopped by its owner")

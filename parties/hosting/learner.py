@@ -1,8 +1,8 @@
-"""The data owner of double-blind adaptation on a host of its own: it learns beside a model that it does not get.
+"""The data owner of double-blind adaptation on its own host: it trains beside a model that it does not receive.
 
-It compares the model owner's terms with its own file, and keeps what is public of the learning: from then on no other
-is accepted. After every round the common adapters are on its disk. If it was killed, the same command resumes with the
-round after the last one that it received.
+It compares the model owner's terms with its own file, and persists the training's public parameters: from then on no
+others are accepted. The common adapters are persisted after every round. After a crash, the same command resumes with
+the round after the last one that it received.
 """
 
 from __future__ import annotations
@@ -69,13 +69,12 @@ class KeptLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def read_kept(path: Path) -> KeptLearning | None:
-    """Read the learning that a data owner agreed to; None before that. ValueError for a file that holds something
-    else."""
+    """Read the training that a data owner agreed to; None before that. ValueError for other content."""
     return read_state(path, KeptLearning, remedy="restore it, or name another `directory`")
 
 
 def kept_adapters(path: Path, learning: PublicLearning) -> Common | None:
-    """The last common ones, if there are any. ValueError for a file that holds others."""
+    """The last common adapters, if there are any. ValueError for a file of another training."""
     try:
         return standing.load(path, learning.initial())
     except FileNotFoundError:
@@ -101,11 +100,11 @@ class Learned:
         return PredictionSession(self.parameters)
 
     def named(self, images: str) -> str:
-        """A name for images that are asked about with them, of one for the images: 32 hexadecimal digits."""
+        """Derive the file name for predictions with these adapters from that of the images: 32 hexadecimal digits."""
         return sha256(images.encode() + FILES.read(self._path)).hexdigest()[:32]
 
     def check(self, terms: Terms) -> None:
-        """ValueError if these are of another learning."""
+        """ValueError if the terms belong to another training."""
         offered = learning_of(adaptation_terms(terms))
         if offered.names != self.classes:
             raise ValueError(
@@ -117,12 +116,12 @@ class Learned:
 
     @property
     def misfit(self) -> str:
-        """What is wrong where the model owner offers something else, and the remedy."""
+        """Error text and remedy for a model owner that offers another training."""
         return f"{self._path} is of another learning: name the `directory` in which this one was learned"
 
 
 def read_learned(folder: PartyFolder) -> Learned:
-    """What there is in the folder of a data owner. ValueError for nothing, and for what does not belong together."""
+    """Read the training result in a data owner's folder. ValueError if it is missing or inconsistent."""
     kept = read_kept(folder.learning)
     found = None if kept is None else kept_adapters(folder.adapters, kept.learning)
     if kept is None or found is None:
@@ -132,7 +131,7 @@ def read_learned(folder: PartyFolder) -> Learned:
 
 
 _PAUSE: Final = 1.0
-"""Seconds before another attempt to take part in the dealer's sums."""
+"""Seconds before rejoining the dealer's sums."""
 _PASSING: Final = frozenset({Code.LEFT, Code.TIMEOUT})
 """Ends of a session of sums after which a dealer may come back."""
 
@@ -144,7 +143,7 @@ class LearnerHooks(Hooks):
     seed: tuple[int, int] | None = None
 
     def source(self, file: DataOwnerFile) -> Source:
-        """Find the images to learn from. ValueError or OSError, naming what is wrong with them."""
+        """Find the training images. ValueError or OSError, naming what is wrong with them."""
         return own_source(file)
 
     def accepts(self, own: LearningSection) -> Policy:
@@ -158,7 +157,7 @@ class LearnerHooks(Hooks):
 async def learn(
     party: OpenedParty[DataOwnerFile], own: LearningSection, tell: Tell, hooks: LearnerHooks
 ) -> PartyOutcome:
-    """Learn until the rounds are over. The folder must be held. Raises as `run_data_owner`, and InferenceError."""
+    """Train until the rounds are over. The folder must be held. Raises as `run_data_owner`, and InferenceError."""
     file, folder = party.file, party.folder
     source = hooks.source(file)
     with EventFile(folder.events(party.name), party.name) as log:
@@ -180,7 +179,7 @@ async def learn(
 
 
 def own_source(file: DataOwnerFile) -> Source:
-    """Labelled images of a data owner that learns. ValueError or OSError for what cannot be read, or is too little."""
+    """Labelled images of a data owner that trains. ValueError or OSError if they are unreadable or too few."""
     assert file.data is not None
     try:
         source = read(file.data)
@@ -195,7 +194,7 @@ def own_source(file: DataOwnerFile) -> Source:
 
 
 def check_own(file: DataOwnerFile, own: LearningSection, source: Source, learning: PublicLearning) -> None:
-    """ValueError, naming the key, if the file of a data owner says something else than the model owner."""
+    """ValueError, naming the key, if a data owner's file contradicts the model owner's terms."""
     for key, value, said in (
         ("batch", file.batch, learning.batch),
         ("adaptation.batches", own.batches, learning.batches),
@@ -213,8 +212,8 @@ def check_own(file: DataOwnerFile, own: LearningSection, source: Source, learnin
 def owner_settings(
     party: OpenedParty[DataOwnerFile], policy: InferencePolicy, event_log: EventLog, hooks: LearnerHooks
 ) -> DataOwnerSettings:
-    """Return the settings of a data owner towards the model owner. ValueError for a device that is not there, and a
-    ledger that cannot be read."""
+    """Return the settings of a data owner towards the model owner. ValueError for a missing device or an unreadable
+    ledger."""
     file = party.file
     return DataOwnerSettings(
         model_owner_address=file.model_owner,
@@ -256,7 +255,8 @@ class _Learning:
         return owner_settings(self.party, policy, EventLog(self.log, self.tell), self.hooks)
 
     async def agree(self, kept: KeptLearning | None) -> KeptLearning:
-        """What is kept, or else what the model owner offers, which is kept then. ValueError for what does not do."""
+        """Return the persisted training, or agree to the model owner's offer and persist it. ValueError for an
+        unsuitable offer."""
         if kept is not None:
             return kept
         file, own = self.party.file, self.own
@@ -290,7 +290,7 @@ class _Learning:
         return kept
 
     async def follow(self, kept: KeptLearning, last: Common | None) -> Ended:
-        """Take part in one session of sums after the other, until one ends that is not followed by another."""
+        """Take part in one session of sums after the other, until one ends for good."""
         file, own, folder, learning = self.party.file, self.own, self.party.folder, kept.learning
         event_log = EventLog(self.log, self.tell)
         event_log.write(ModelAgreed(weights=kept.weights.hex()))
@@ -347,8 +347,8 @@ class _Learning:
 
 
 def prepared(source: Source, learning: PublicLearning) -> tuple[torch.Tensor, torch.Tensor]:
-    """Training images as the model takes them, float32 [N, C, S, S], and their labels, int64 [N]. ValueError for one
-    that cannot be decoded, or has other channels, and for a model owner that does not say what its model takes."""
+    """Training images in the model's input format, float32 [N, C, S, S], and their labels, int64 [N]. ValueError for
+    one that cannot be decoded or has other channels, and for a model owner that does not state its model's input."""
     told = learning.public.interface
     if told is None:
         raise ValueError("the model owner does not say what its model takes: ask it to use `tacit model-owner`")
@@ -358,7 +358,7 @@ def prepared(source: Source, learning: PublicLearning) -> tuple[torch.Tensor, to
 
 
 def learned_adapters(events: Path, adapters: Path, kept: KeptLearning, planned: int) -> LearnedAdapters:
-    """The result when the rounds are over, by the events of all processes of this party."""
+    """Result after the last round, from the events of all processes of this party."""
     state = RunState()
     for event in read_events(events):
         state.take(event)

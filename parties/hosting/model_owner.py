@@ -1,8 +1,8 @@
-"""The model owner on a host of its own: data owners ask its model, learn beside it, or ask with what they learned.
+"""The model owner on its own host: data owners request inference, train adapters, or predict with them.
 
 It persists a secret salt, so that the same model has the same commitment after a restart; each data owner's quota; the
-public part of a learning; and the sums that it has revealed. Its shares of a round are not persisted: its restart costs
-the round that was going on.
+public part of a training; and the revealed sums. Its shares of a round are not persisted: a restart costs the round in
+progress.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tacit.protocol.inference.quota import Quota
 
 
 def read_model(file: ModelOwnerFile) -> ServedModel:
-    """The model that a file names. Raises as read_served(), checkpoint_of_run() and Checkpoint.read() do."""
+    """Read the model that a file names. Raises as read_served(), checkpoint_of_run() and Checkpoint.read() do."""
     model, calibration = Path(file.model), Path(file.calibration)
     if not file.calibration:
         return read_served(model)
@@ -71,11 +71,11 @@ class ModelOwnerHooks(Hooks):
     ahead: int | None = AHEAD
 
     def served(self, file: ModelOwnerFile) -> ServedModel:
-        """Read the model. ValueError or OSError for what is none."""
+        """Read the model. ValueError or OSError if it cannot be read."""
         return read_model(file)
 
     def model(self, usual: Callable[[], OwnedModel]) -> OwnedModel:
-        """Prepare the model for private inference; usual: as on hosts. ValueError for one that cannot be used."""
+        """Prepare the model for private inference; usual: as on hosts. ValueError for an unsupported model."""
         return usual()
 
     def party(self, usual: Callable[..., ModelOwnerParty]) -> Callable[..., ModelOwnerParty]:
@@ -86,13 +86,11 @@ class ModelOwnerHooks(Hooks):
 async def run_model_owner(
     party: OpenedParty[ModelOwnerFile], *, show: Tell, hooks: ModelOwnerHooks | None = None
 ) -> PartyOutcome:
-    """Serve until it is stopped.
+    """Serve until stopped.
 
-    ValueError or OSError for a model that cannot be used, or a roster without a dealer; ValueError for a learning or
-    openings on the disk that are none, or of another learning than the party's file has, or that are needed and
-    missing; FloatingPointError for a learning rate that is too large; EndpointError if it cannot listen, or the dealer
-    cannot be reached.
-    """
+    ValueError or OSError for an unsupported model, or a roster without a dealer; ValueError if the persisted training
+    or sums are invalid, missing, or of another training than in the party's file; FloatingPointError for a learning
+    rate that is too large; EndpointError if it cannot listen, or the dealer cannot be reached."""
     hooks = hooks or ModelOwnerHooks()
     file, own = party.file, party.file.adaptation
     protocol = PROTOCOLS[file.protocol]
@@ -135,8 +133,8 @@ async def run_model_owner(
 
 
 def _settings(party: OpenedParty[ModelOwnerFile], hooks: ModelOwnerHooks, event_log: EventLog) -> dict[str, Any]:
-    """Those that follow from the file of the party, whatever data owners come for. ValueError for a roster without a
-    dealer, and a device that is not there."""
+    """Settings from the party's file that all purposes share. ValueError for a roster without a dealer, and a missing
+    device."""
     file, roster = party.file, party.roster
     dealer = roster.dealer.name
     return {
@@ -189,7 +187,7 @@ def _teaching(
 
 
 def kept_salt(path: Path) -> bytes:
-    """The salt of the commitment, which is made when it is first needed. ValueError for a file that holds none."""
+    """The salt of the commitment, created at first use. ValueError for a file without one."""
     try:
         salt = FILES.read(path)
     except FileNotFoundError:
@@ -237,5 +235,5 @@ def _learning(
 
 
 def read_learning(path: Path) -> PublicLearning | None:
-    """Read the public part of a learning; None before it is made. ValueError for a file that holds something else."""
+    """Read the public part of a training; None before it is made. ValueError for other content."""
     return read_state(path, PublicLearning, remedy="restore it, or name another `directory`")

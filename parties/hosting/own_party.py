@@ -1,7 +1,7 @@
-"""`Server` and `Client`: one's own model, data and training in parties on hosts of their own.
+"""`Server` and `Client`: custom model, data and training in parties on hosts.
 
-They are `tacit server` and `tacit client` with functions in the place of what the files describe (docs/hosts.md). That
-all train the same model, the layout of its tensors tells.
+They are `tacit server` and `tacit client` with functions in place of the files' descriptions (docs/hosts.md). The
+layout of its tensors verifies that all parties train the same model.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from tacit.protocol.core.events import Event
 
 class Server:
     """The server of a federation. party: its PARTY.toml. model, data, train, and further keys and sections of an
-    experiment file: as of `tacit.simulate.Federation`, but that data are never asked for here.
+    experiment file: see `tacit.simulate.Federation`; `data` is never called here.
 
-    ValueError and FederationError for what cannot run.
-    """
+    ValueError and FederationError for an invalid setup."""
 
     def __init__(
         self,
@@ -50,10 +49,9 @@ class Server:
             self._party = open_party(ServerFile, Path(party))
 
     def run(self, show: Tell = lambda event: None) -> FederationResult:
-        """Run all rounds, or those that are left of the same experiment. show: called with every event.
+        """Run all rounds, or the remaining ones of the same experiment. show: called with every event.
 
-        FederationError if not all are completed, or the server cannot listen; ValueError, OSError.
-        """
+        FederationError if not all are completed, or the server cannot listen; ValueError, OSError."""
         from tacit.parties.hosting.server import ServerHooks, run_server
 
         reasons: defaultdict[str, list[str]] = defaultdict(list)
@@ -71,11 +69,10 @@ class Server:
 
 
 class Client:
-    """A client of a federation. party: its PARTY.toml. model, data, train: as of `tacit.simulate.Federation`; they
-    need not be the very functions of the server, and any callable will do.
+    """A client of a federation. party: its PARTY.toml. model, data, train: see `tacit.simulate.Federation`; they may
+    differ from the server's functions, and any callable is accepted.
 
-    ValueError and FederationError for what cannot run.
-    """
+    ValueError and FederationError for an invalid setup."""
 
     def __init__(
         self,
@@ -88,14 +85,14 @@ class Client:
         self._workload = Workload(model=model, data=data, train=train)
         with _told():
             opened = open_party(ClientFile, Path(party))
-        # The functions are given: whatever names the server has for them, nothing is imported.
+        # Given functions replace those that the server names, so nothing is imported.
         policy = msgspec.structs.replace(opened.file.policy, factories=("*",))
         file = msgspec.structs.replace(opened.file, policy=policy)
         self._party = OpenedParty(file, opened.keys, opened.roster, opened.folder)
 
     def run(self, show: Tell = lambda event: None, *, stay: bool = False, spent: float | None = None) -> str:
         """Take part in a session, and return how it ended; stay: in one after the other. show: called with every
-        event. spent: as of `tacit client --spent`. FederationError if it failed, or the server was not reached or lost;
+        event. spent: as in `tacit client --spent`. FederationError if it failed, or the server was not reached or lost;
         ValueError, OSError."""
         from tacit.parties.hosting.client import ClientHooks, run_client
 
@@ -110,7 +107,7 @@ class Client:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Whatever an owner can mend comes out as a FederationError, but for what Python has a name for."""
+    """Raise errors that an owner can fix as FederationError, except those with a builtin type."""
     try:
         yield
     except (ValueError, OSError):

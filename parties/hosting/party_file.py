@@ -1,8 +1,8 @@
 """PARTY.toml: the settings of a party on its own host, one schema tagged by `role`; read, checked, and documented.
 
-What all parties must agree on is in the roster, and in the experiment that the server proposes. No seed is among the
-keys: on hosts all randomness is the operating system's. Paths are relative to the file's own folder. Rounds and batches
-of an adaptation stand in the files of all who need them: a difference is refused, by name.
+The roster and the experiment that the server proposes hold everything that all parties must agree on. There is no key
+for a seed: on hosts all randomness is the operating system's. Paths are relative to the file's own folder. All parties
+of an adaptation state its rounds and batches in their files: a difference is refused, by name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ Rounds = Annotated[int, Meta(description="Rounds of learning; the same for all p
 
 
 class SummingSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[adaptation] of a dealer, who serves the sums of the data owners' shares too. ValueError if keys contradict."""
+    """[adaptation] of a dealer, which also serves the sums of the data owners' shares. ValueError if keys
+    contradict."""
 
     sums: Annotated[
         str,
@@ -168,7 +169,7 @@ class LearningSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 def check_addresses(listens: bool = False, /, **addresses: Any) -> None:
-    """ValueError, which names the key; listens: at these addresses, which may be all of this host."""
+    """ValueError, which names the key; listens: it binds these addresses, which may be wildcards."""
     for key, address in addresses.items():
         try:
             if host_of(address) == "*" and not listens:
@@ -178,7 +179,7 @@ def check_addresses(listens: bool = False, /, **addresses: Any) -> None:
 
 
 def check_protocol(protocol: ProtocolName, setting: str, value: object, *, key: str = "") -> None:
-    """ValueError, which names the key, for a setting that the protocol does not have."""
+    """ValueError, which names the key, for a setting that the protocol does not support."""
     if reason := PROTOCOLS[protocol].refusal(setting, value):
         raise ValueError(f"{key or setting}: {reason}")
 
@@ -205,7 +206,7 @@ PatienceSeconds = Annotated[
 
 
 class LogConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[log]: what is written into DIRECTORY/logs/NAME.log for people."""
+    """[log]: the human-readable log DIRECTORY/logs/NAME.log."""
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least weight of what is written.")
@@ -234,10 +235,10 @@ class OwnImagesConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fi
 
 
 class PartyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="role"):
-    """What every party is told."""
+    """Settings common to all parties."""
 
     example: ClassVar[dict[str, Any]] = {}
-    """Values of the keys that have no default, for `tacit config`."""
+    """Values of the keys without defaults, for `tacit config`."""
     enrolled: ClassVar[Role] = "server"
     """The role of the party in the roster."""
 
@@ -254,7 +255,7 @@ class PartyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class ListeningFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What all are told whom others connect to."""
+    """Settings of all parties that others connect to."""
 
     bind: Annotated[
         str,
@@ -448,7 +449,7 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def results(self) -> Results:
-        """What data owners are told of each image."""
+        """Results that data owners receive for each image."""
         labels = self.policy.labels
         return Results(labels=labels, bits=0 if labels else self.policy.logits_bits)
 
@@ -519,7 +520,7 @@ class InferenceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     audit_fraction: AuditFraction = 0.0
 
     def accepts(self, weights: bytes | None) -> InferencePolicy:
-        """Return the policy of a session; weights: the commitment to the only model that is wanted, any if None."""
+        """Return the policy of a session; weights: commitment to the only accepted model, any if None."""
         quota = Quota(used=self.passes_a_day, refused=self.refused_a_day)
         return InferencePolicy(
             bits=self.logits_bits,
@@ -573,7 +574,7 @@ class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def learns(self) -> LearningSection | None:
-        """By what it learns; None where it asks about images."""
+        """Settings of its training; None if it requests inference."""
         return None if self.adaptation is None or self.adaptation.purpose == "prediction" else self.adaptation
 
     def __post_init__(self) -> None:
@@ -595,7 +596,7 @@ class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class PartyFileError(ValueError):
-    """A party that cannot run; the text names the file, the key, the value and what would be accepted."""
+    """A party file that is rejected; the text names the file, the key, the value and the accepted values."""
 
 
 ROLES: Final[dict[str, type[PartyFile]]] = {
@@ -618,7 +619,7 @@ def read_party(kind: type[Kind], path: Path) -> Kind:
 
 
 def check_data(file: ClientFile, path: Path) -> None:
-    """Raise PartyFileError if data are to come from a function that is not installed here; it is not imported."""
+    """Raise PartyFileError if data come from a function that is not installed here; it is not imported."""
     try:
         if file.data.factory:
             check_installed("data.factory", file.data.factory)
@@ -627,7 +628,7 @@ def check_data(file: ClientFile, path: Path) -> None:
 
 
 def read_any(path: Path) -> PartyFile:
-    """Read the file of a party of whatever role. Raises PartyFileError."""
+    """Read the file of a party of any role. Raises PartyFileError."""
     role, data = _read(path)
     return _converted(ROLES[role], data, path)
 
@@ -661,7 +662,7 @@ def party_text(file: PartyFile) -> str:
 
 
 def party_toml(role: str) -> str:
-    """An example of the file of such a party, every key explained. KeyError for no role."""
+    """An example file for this role, every key explained. KeyError for an unknown role."""
     kind = ROLES[role]
     title = "# What a party on a host of its own is told. Paths are taken from the folder of this file."
     judged = "".join(f"#   {line}\n" for line in _judged()) if kind is ClientFile else ""

@@ -1,7 +1,7 @@
-"""Check, before a session, that a party has what it will need: one finding per line, with the remedy.
+"""Check a party's prerequisites before a session: one finding per line, with the remedy.
 
-A check returns the text of its finding, with a value that later checks use if there is one, and raises where something
-is missing. A check that depends on one that did not pass is not made.
+A check returns the text of its finding, optionally with a value for later checks, and raises if a prerequisite is
+missing. A check whose dependencies did not pass is skipped.
 """
 
 from __future__ import annotations
@@ -95,21 +95,21 @@ from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.configuration import Configuration
 
 ANSWER_SECONDS: Final = 4.0
-"""How long an answer is waited for; a peer that is there answers at once."""
+"""Timeout of an answer; a reachable peer answers at once."""
 _CLOCK_SECONDS: Final = 60.0
-"""A file may be newer than the clock by so much."""
+"""Permitted lead of a file's time over the clock."""
 _EVENTS_MEGABYTES: Final = 50
-"""Room for event logs, journal and report, which are small."""
+"""Space for event logs, journal and report, which are small."""
 _MEGABYTE: Final = 1_000_000
 _FLOAT: Final = 4
 _WIDE: Final = 3
-"""A pass without gradients takes so often what its widest module reads and writes (measured)."""
+"""Memory of a pass without gradients, in multiples of the inputs and outputs of its widest module (measured)."""
 _SHOWN_CLASSES: Final = 8
 _MENDABLE: Final = (NotReady, RemoteProtocolError, TaskError, AnswersError, *MENDABLE)
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a check found. `absent`: there is no peer to be tested against; that may change by itself."""
+    """Result of a check. `absent`: there is no peer to test against, which may change by itself."""
 
     check: str
     state: State
@@ -132,29 +132,29 @@ class CheckResult:
 
     @property
     def passed(self) -> bool:
-        """Whether checks that need this one can be made."""
+        """Whether checks that depend on this one can run."""
         return self.finding.state in ("ok", "warning")
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """An experiment, what is known of its images, and what the server will propose."""
+    """An experiment, the known facts of its images, and the server's future proposal."""
 
     experiment: Experiment
     images: ServerImages
     proposal: Configuration
     kept: float
-    """Bytes for each image of a batch that is trained on."""
+    """Bytes for each image of a training batch."""
     widest: float
-    """Bytes for each image of a batch that is judged, in one module."""
+    """Bytes for each image of an evaluation batch, in one module."""
 
 
 Look = Callable[..., str | tuple[str, Any]]
 
 
 def check(name: str) -> Callable[[Look], Callable[..., CheckResult]]:
-    """Make a function of files and values a check: it may be given results in the place of values, and more of them
-    that must have passed."""
+    """Turn a function of files and values into a check, which also takes results in place of values, and further
+    results that must have passed."""
 
     def decorate(look: Look) -> Callable[..., CheckResult]:
         @wraps(look)
@@ -192,7 +192,7 @@ def _left_out(name: str, needs: Sequence[CheckResult]) -> CheckResult | None:
 
 @check("key")
 def check_key(file: PartyFile) -> tuple[str, PartyKeys]:
-    """The key file exists, only its owner can read it, and its keys belong together."""
+    """The key file exists, only its owner can read it, and its keys match."""
     keys = load(Path(file.key))
     return f"{file.key} is of {keys.name}, and its owner's alone", keys
 
@@ -211,7 +211,7 @@ def check_roster_file(file: PartyFile, keys: PartyKeys) -> tuple[str, Roster]:
 
 @check("folder")
 def check_folder(file: PartyFile) -> str:
-    """Everything that the party writes can be written."""
+    """All files of the party can be written."""
     folder = PartyFolder(Path(file.directory))
     folder.check()
     if folder.is_held():
@@ -233,8 +233,7 @@ def check_folder(file: PartyFile) -> str:
 def check_clock(file: PartyFile) -> str:
     """The clock is not behind the party's own files, and is synchronised.
 
-    No message has a time in it, and no deadline goes by this clock; logs do, and people who compare them.
-    """
+    No message contains a time, and no deadline uses this clock; logs do, and people compare them."""
     now = time.time()
     for path in map(Path, (file.key, file.roster)):
         ahead = path.stat().st_mtime - now if path.exists() else 0.0
@@ -255,7 +254,7 @@ def check_clock(file: PartyFile) -> str:
 
 
 def clock_is_synchronised() -> bool | None:
-    """Whether the kernel says so; None if it does not say."""
+    """Return the kernel's answer; None if there is none."""
     try:
         adjtimex = ctypes.CDLL(None).adjtimex
     except (OSError, AttributeError):
@@ -272,7 +271,7 @@ def check_device(file: DealerFile) -> str:
 
 @check("disk")
 def check_disk(file: PartyFile, model_bytes: int = 0) -> str:
-    """There is room for logs and models."""
+    """There is disk space for logs and models."""
     needed = (_EVENTS_MEGABYTES + file.log.megabytes * (file.log.files + 1)) * _MEGABYTE
     # A model is written beside the former one, which it then replaces.
     needed += 2 * model_bytes
@@ -289,13 +288,13 @@ def _nearest(path: Path) -> Path:
 
 
 def _check_idle(file: PartyFile, doing: str) -> None:
-    """NotReady if a process of this party has its folder, and its links; doing: what it does with it."""
+    """NotReady if a process of this party holds its folder and its links; doing: the activity of that process."""
     if PartyFolder(Path(file.directory)).is_held():
         raise NotReady(f"a process of this party {doing}", "untested")
 
 
 def _check_memory(own: float, what: str = "weights, images, and the longest round of a pass") -> str:
-    """own: what a party takes beyond a process that has loaded the same libraries and read the same images, as this one
+    """own: memory of a party beyond a process that has loaded the same libraries and read the same images, as this one
     has."""
     available = available_memory()
     needed = own + 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -308,12 +307,12 @@ def _check_memory(own: float, what: str = "weights, images, and the longest roun
     return room
 
 
-# Checks of the parties of a federation. The experiment is the server's; a client may be handed it, as it is the roster.
+# Checks of the parties of a federation. The server owns the experiment; a client may receive a copy, like the roster.
 
 
 @check("images")
 def check_client_images(file: ClientFile) -> str | tuple[str, Source]:
-    """Every training image can be read; a function of the client's own is called in the session only."""
+    """Every training image can be read; the client's own function is called in the session only."""
     if factory := file.data.factory:
         check_installed("data.factory", factory)
         return f"{factory} is installed, and is asked for data on the day"
@@ -347,13 +346,13 @@ def _decode_some(images: Images) -> None:
 
 @check("experiment")
 def check_client_experiment(file: ClientFile, experiment: Experiment | None, roster: Roster) -> tuple[str, PlannedRun]:
-    """An experiment was named, and a model follows from it."""
+    """An experiment was given, and implies a model."""
     experiment = _named(experiment).numbered(len(roster.clients))
     agreed = _agreed_data(experiment)
     proposed = ProposedTask(experiment.outline(), len(roster.clients), roster.group_sizes, wanted=experiment)
     for name, _, accepted in file.policy.task_complaints(proposed):
         if name in experiment.factories:
-            # What is not accepted is not imported either.
+            # A task that is not accepted is not imported either.
             raise ValueError(f'{name} = "{experiment.factories[name]}": this client accepts {accepted}')
     if len(experiment.protection.shown(np.arange(len(agreed.classes)), len(agreed.classes))):
         scheme = experiment.protection.scheme
@@ -363,7 +362,7 @@ def check_client_experiment(file: ClientFile, experiment: Experiment | None, ros
 
 
 def _agreed_data(experiment: Experiment) -> DataConfiguration:
-    """The experiment's [data]; where a secure sum will fill in values, with others in their place. NotReady."""
+    """The experiment's [data]; placeholders stand in for values from a future secure sum. NotReady."""
     agreed = experiment.data
     if agreed.factory:
         return agreed
@@ -379,7 +378,7 @@ def _agreed_data(experiment: Experiment) -> DataConfiguration:
 
 @check("experiment")
 def check_server_experiment(file: ServerFile, experiment: Experiment | None, roster: Roster) -> tuple[str, PlannedRun]:
-    """The experiment can be run with this roster and these images, and after the last run."""
+    """The experiment can run with this roster and these images, and after the last run."""
     begun = begun_run(PartyFolder(Path(file.directory)), experiment)
     if experiment is None and begun is not None:
         experiment = begun.experiment
@@ -402,16 +401,16 @@ def _named(experiment: Experiment | None) -> Experiment:
 def _plan(experiment: Experiment, images: ServerImages, roster: Roster) -> PlannedRun:
     """Configure the experiment, with a model that takes no memory. ValueError."""
     task = task_of(experiment, images)
-    # A function of the owner's own may read weights.
+    # The owner's function may read weights.
     with nullcontext() if task.model.factory else torch.device("meta"):
         model = task.build()
-    # Without its values: which digest it has is seen when the server proposes it.
+    # Without its values: the digest is compared when the server proposes it.
     fixed = Blob(digest=NO_BLOB.digest, size=task.layout(model).fixed_size(model))
     terms = experiment.terms(len(roster.clients))
     proposal = configure(terms, task, model, ring_bits=experiment.ring_bits, fixed=fixed)
     kept = widest = 0
     if not task.model.factory:
-        # Two: normalisation of a batch cannot do with one.
+        # Two images, since batch normalisation fails with one.
         shape = 2, task.channels, task.model.image_size, task.model.image_size
         kept, widest = pass_bytes(model.train(), torch.empty(shape, device="meta"))
     return PlannedRun(experiment, images, proposal, kept / 2, widest / 2)
@@ -427,7 +426,7 @@ def _described_plan(plan: PlannedRun) -> str:
 
 @check("classes")
 def check_client_classes(file: ClientFile, experiment: Experiment | None, source: Source | None) -> str:
-    """The list of classes is the server's."""
+    """The list of classes equals the server's."""
     own = _own(file, source).class_names
     agreed = () if experiment is None else experiment.data.classes
     if not agreed:
@@ -466,7 +465,7 @@ def _own(file: ClientFile, source: Source | None) -> Source:
 
 @check("policy")
 def check_policy(file: ClientFile, roster: Roster, plan: PlannedRun) -> str:
-    """This client's policy accepts what the server will propose."""
+    """This client's policy accepts the server's future proposal."""
     proposal, own = plan.proposal, file.policy
     clients, sizes = len(roster.clients), roster.group_sizes
     if plan.experiment.data.statistics == "sum":
@@ -502,28 +501,28 @@ def check_journal(file: ClientFile, keys: PartyKeys, roster: Roster) -> str:
 
 @check("memory")
 def check_client_memory(file: ClientFile, source: Source | None, plan: PlannedRun) -> str:
-    """There is memory for the model, an update, its masks, the images, and what a batch of them keeps for gradients."""
+    """There is memory for the model, an update, its masks, the images, and a batch's activations for gradients."""
     training, own = plan.experiment.training, _own(file, source).train
     trained = TRAINING_BYTES[training.optimizer] * sum(plan.proposal.tensor_sizes)
     images = _pixel_bytes(plan, own) + (plan.kept + plan.widest) * min(training.batch_size, len(own.images))
-    # The model as it was sent, which is kept between rounds; what is fixed in it, as it was sent and in tensors.
+    # The received model, kept between rounds, and its fixed tensors, both encoded and decoded.
     sent = plan.proposal.state.size + 2 * plan.proposal.fixed.size
-    # The vector, a mask that is added to it, and its bytes while they are sent.
+    # The vector, a mask that is added to it, and its encoding during sending.
     return _check_memory(trained + sent + 3 * _vector_bytes(plan.proposal) + images, "model, vectors and images")
 
 
 @check("memory")
 def check_server_memory(roster: Roster, source: Source | None, plan: PlannedRun) -> str:
-    """There is memory for the model, for the vectors that arrive at a time, and to judge the model by a batch."""
+    """There is memory for the model, for vectors that arrive concurrently, and for evaluation of a batch."""
     images = 0.0
     if source is not None:
         batch = min(EVALUATION_BATCH, len(source.test.images))
         images = _pixel_bytes(plan, source.test) + _WIDE * plan.widest * batch
     if plan.proposal.secure:
-        # Of clients in groups twice as many vectors may be under way (protocol/sum/vector_sum.py).
+        # Clients in groups may have twice as many vectors in transit (protocol/sum/vector_sum.py).
         vectors = min(plan.proposal.clients, (2 if roster.groups else 1) * UPLOADS) + 1
     else:
-        # All may wait for that of the first client, and the total is of float64.
+        # All may wait for the first client's vector, and the total is float64.
         vectors = plan.proposal.clients + 2
     kept = KEEPING_BYTES * sum(plan.proposal.tensor_sizes) + 2 * plan.proposal.fixed.size
     return _check_memory(kept + vectors * _vector_bytes(plan.proposal) + images, "model, vectors and images")
@@ -549,7 +548,7 @@ def check_training(file: ClientFile, source: Source, plan: PlannedRun) -> str:
     return f"{len(data.y_train)} images of {size} x {size} pixels fit the model, on {device.type}{largest}"
 
 
-# Checks of the parties of private inference, and of learning beside a model.
+# Checks of the parties of private inference, and of adaptation.
 
 
 @check("model")
@@ -575,7 +574,7 @@ def check_model_owner_memory(file: ModelOwnerFile, model: OwnedModel) -> str:
 
 @check("images")
 def check_inference_images(file: DataOwnerFile) -> tuple[str, OwnImages]:
-    """The images to ask about can be decoded."""
+    """The images for inference can be decoded."""
     found = own_images(file.images)
     _decode_some(found.samples().images)
     labels = "" if found.labels is None else f", of {len(set(found.labels))} classes"
@@ -584,7 +583,7 @@ def check_inference_images(file: DataOwnerFile) -> tuple[str, OwnImages]:
 
 @check("images")
 def check_learning_images(file: DataOwnerFile) -> str:
-    """The images to learn from can be decoded, and fill a batch at least."""
+    """The training images can be decoded, and fill at least one batch."""
     found = own_source(file)
     _decode_some(found.train.images)
     return f"{len(found.train.images):,} training images of {len(found.class_names)} classes"
@@ -592,14 +591,14 @@ def check_learning_images(file: DataOwnerFile) -> str:
 
 @check("learned")
 def check_learned(file: DataOwnerFile) -> tuple[str, Learned]:
-    """The adapters that were learned can be read."""
+    """The trained adapters can be read."""
     found = read_learned(PartyFolder(Path(file.directory)))
     return f"{len(found.classes)} classes, after round {found.round}, beside the model {found.weights}", found
 
 
 @check("answers")
 def check_answers(file: DataOwnerFile, images: OwnImages, learned: Learned | None) -> tuple[str, AnswersFile]:
-    """Former answers can be read."""
+    """Former results can be read."""
     _check_idle(file, "writes them now")
     known = own_answers(PartyFolder(Path(file.directory)), images, learned)
     if known.by is None:
@@ -616,7 +615,7 @@ def check_terms(
     answers: AnswersFile,
     offer: Sequence[bytes],
 ) -> tuple[str, Agreed]:
-    """The policy, and former answers, go with the model owner's offer."""
+    """The policy and former results match the model owner's offer."""
     if answers.count == len(images.names):
         raise NotReady(f"all {len(images.names)} images are answered: nobody will be asked", "untested")
     request, policy = wanted(file, images, answers)
@@ -645,7 +644,7 @@ def check_data_owner_memory(agreed: Agreed) -> str:
 
 @check("pixels")
 def check_pixels(file: DataOwnerFile, images: OwnImages, answers: AnswersFile, agreed: Agreed) -> str:
-    """All images can be brought to the size that the model takes."""
+    """All images can be resized to the model's input."""
     device = resolve_device(file.device)
     interface = interface_of(_public(file, agreed.terms), answers)
     prepared = images.prepared(interface, side=agreed.terms.sizes.side, first=answers.count)
@@ -653,7 +652,7 @@ def check_pixels(file: DataOwnerFile, images: OwnImages, answers: AnswersFile, a
 
 
 def _public(file: DataOwnerFile, terms: Terms) -> AskedModel:
-    """What the model owner says of its model. ValueError if that is by another protocol, or does not fit."""
+    """The model owner's description of its model. ValueError for another protocol, or an unsuitable model."""
     return PROTOCOLS[file.protocol].session().agreed_plan(terms).public
 
 
@@ -667,7 +666,7 @@ def _takes(sizes: Sizes) -> str:
 
 
 def _pass_bytes(sizes: Sizes, batch: int) -> int:
-    """Bytes that either owner needs at least: the weights, as numbers, and what both open in a round."""
+    """Least bytes for either owner: the weights, as numbers, and the values that both open in a round."""
     longest = max(each.model_owner_bytes + each.data_owner_bytes for each in pass_rounds(sizes, batch))
     return sum(weight_bytes(sizes)) + longest
 
@@ -677,7 +676,7 @@ def _pass_bytes(sizes: Sizes, batch: int) -> int:
 
 @check("address")
 def check_address(file: ListeningFile, keys: PartyKeys, roster: Roster) -> str:
-    """The party can listen, and the addresses that it gives to others lead to it."""
+    """The party can listen, and its published addresses lead to it."""
     _check_idle(file, f"listens at {file.bind} now: `tacit status` says how it stands")
     return asyncio.run(_listen(file, keys, roster))
 
@@ -687,7 +686,7 @@ async def _listen(file: ListeningFile, keys: PartyKeys, roster: Roster) -> str:
     async with await ServerEndpoint.bind(file.bind, keys=keys, roster=roster) as endpoint:
         for address in file.advertise:
             try:
-                # A key that nobody knows: the endpoint that refuses it has shown that it has this party's.
+                # A key unknown to all: an endpoint that refuses it has shown that it has this party's key.
                 await ClientEndpoint.connect(address, keys=generate("preflight"), server=own, connect_deadline=seconds)
             except NotAdmittedError:
                 continue
@@ -730,8 +729,8 @@ async def _check_peer(peer: Peer, file: PartyFile, keys: CheckResult, roster: Ch
 
 
 def preflight(file: PartyFile, experiment: Experiment | None) -> Iterator[Finding]:
-    """Check everything that this party will need, one thing after the other. PartyFileError for an experiment where it
-    has none."""
+    """Check all prerequisites of this party, one after the other. PartyFileError for an experiment in a role without
+    one."""
     if experiment is not None and not isinstance(file, ServerFile | ClientFile):
         raise PartyFileError(f'role = "{file.role}": private inference has no experiment: leave the file out')
     return (result.finding for result in _results(file, experiment))
@@ -810,5 +809,5 @@ def _data_owner(
 
 
 def _model_bytes(plan: CheckResult) -> int:
-    """Bytes of the model that the party will keep; 0 where that is not known."""
+    """Bytes of the model that the party will keep; 0 if unknown."""
     return _FLOAT * sum(plan.value.proposal.tensor_sizes) if plan.passed else 0

@@ -1,7 +1,7 @@
 """Probe a peer before a session: its name, TCP, CURVE and the version of the protocol, one after the other.
 
-A peer is asked by a message that begins nothing and must be answered. Where no link comes about, a bare connection
-shows why.
+The probe is a message that begins nothing and must be answered. If no link comes about, a bare TCP connection shows the
+reason.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ State = Literal["ok", "warning", "untested", "absent", "wrong"]
 
 _SIGNATURE: Final = b"\xff\0\0\0\0\0\0\0\0\x7f"
 _GREETING_BYTES: Final = 64
-"""Both ends of ZeroMQ begin with as many (RFC 23): signature, version, from the 12th on the mechanism."""
+"""Length of the ZeroMQ greeting of both ends (RFC 23): signature, version, mechanism from byte 12 on."""
 
 
 class NotReady(Exception):
-    """Something that will be needed is missing, or could not be checked; the message says what, and the remedy."""
+    """A prerequisite is missing, or could not be checked; the message names it and the remedy."""
 
     def __init__(self, detail: str, state: State = "wrong") -> None:
         super().__init__(detail)
@@ -48,9 +48,8 @@ class NotReady(Exception):
 class Peer:
     """A kind of peer.
 
-    prefix: begins the names of its findings. address_key: its address in the party file. other: what may be found at
-    the address instead, with the same key, and the messages that it sends.
-    """
+    prefix: begins the names of its findings. address_key: its address in the party file. other: another service that
+    may be found at the address, with the same key, and its messages."""
 
     what: str
     prefix: str
@@ -63,11 +62,11 @@ class Peer:
         return roster.server if self.role == "server" else roster.dealer
 
     def question(self, roster: Roster) -> Message:
-        """A message that the peer answers, and that begins no session.
+        """Return a message that the peer answers, and that begins no session.
 
-        A model owner answers a hello with its offer; the dealer hears of a session only when both owners agree. Anybody
-        else is asked to resume a conversation that never was: a server refuses it, and a dealer does not know it.
-        """
+        A model owner answers a hello with its offer; the dealer hears of a session only when both owners agree. All
+        other peers are asked to resume a conversation that does not exist: a server refuses it, and a dealer does not
+        know it."""
         offers = self.role == "server" and self.kinds is not MESSAGES
         return InferenceHello(roster=roster.hash) if offers else Resume()
 
@@ -90,17 +89,16 @@ MODEL_OWNER: Final = Peer(
 TEACHER: Final = replace(
     MODEL_OWNER, kinds=ADAPTATION_MESSAGES, other=("a model owner of private inference", INFERENCE_MESSAGES)
 )
-"""A model owner beside whose model data owners learn."""
+"""A model owner in adaptation."""
 
 
 async def probe(
     peer: Peer, address: str, keys: PartyKeys, roster: Roster, *, seconds: float, tokens: TokenFile | None = None
 ) -> AsyncIterator[tuple[str, Sequence[bytes]]]:
-    """Probe name, TCP, CURVE and version of a peer, one after the other: yields what was found of each, the last with
-    the frames of the peer's answer. Waits `seconds` for every answer.
+    """Probe name, TCP, CURVE and version of a peer, one after the other: yields a finding for each, the last with the
+    frames of the peer's answer. Waits `seconds` for every answer.
 
-    Raises NotReady, EndpointError, or ValueError for the first that is not as it should be.
-    """
+    Raises NotReady, EndpointError, or ValueError at the first failure."""
     yield await _addresses(address), ()
     member, accepts = peer.member(roster), f"{address} accepts connections"
     try:
@@ -137,7 +135,7 @@ async def _addresses(address: str) -> str:
 
 
 async def _greeting(peer: Peer, address: str, seconds: float) -> bytes:
-    """What a client of ZeroMQ is sent first at the address, at most 64 bytes. NotReady where nothing accepts it."""
+    """First bytes that a ZeroMQ client receives at the address, at most 64. NotReady if nothing accepts it."""
     try:
         async with asyncio.timeout(seconds):
             if address.startswith(IPC):
@@ -167,7 +165,7 @@ async def _greeting(peer: Peer, address: str, seconds: float) -> bytes:
 
 
 def why_no_link(peer: Peer, address: str, member: Member, greeting: bytes) -> str:
-    """Explain what is at an address where no link comes about, by the bytes that it sends first."""
+    """Explain from its first bytes what is at an address where no link comes about."""
     if not greeting.startswith(_SIGNATURE[:1]) or greeting[9:10] != _SIGNATURE[9:]:
         shown = re.sub(r"[^ -~]+", " ", greeting.decode("latin-1")).strip()
         if shown:
@@ -187,7 +185,7 @@ async def _answer(
     endpoint: ClientEndpoint, peer: Peer, keys: PartyKeys, roster: Roster, seconds: float
 ) -> Sequence[bytes]:
     question = peer.question(roster)
-    # A session that nobody has drawn, or none at all.
+    # A session identifier that nobody has drawn, or none at all.
     resumes = isinstance(question, Resume)
     envelope = Envelope(
         version=peer.kinds.version, type=question.TYPE, sender=keys.name, round=0, sequence=0, link=int(resumes),
@@ -207,7 +205,7 @@ async def _answer(
 
 
 def check_version(peer: Peer, address: str, frames: Sequence[bytes]) -> None:
-    """Raise NotReady or RemoteProtocolError unless these are an answer in the peer's protocol and its version."""
+    """Raise NotReady or RemoteProtocolError unless these frames are an answer in the peer's protocol and version."""
     if not frames:
         raise NotReady(
             f"the {peer.what} has not answered: it is busy, or bars this party; its log says why", "untested"

@@ -1,7 +1,7 @@
 """The protocols of private inference that a model owner and a data owner may run: one object for each.
 
-What a dealer deals is the same for all of them: it needs no choice. Nothing is loaded before a protocol runs, so that
-files and commands are judged without torch.
+The dealer's work is the same for all of them, so it has no choice. Modules are imported only when a protocol runs, so
+that files and commands are checked without torch.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ ProtocolName = Literal["tacit", "crypten"]
 class InferenceProtocol:
     name: ClassVar[ProtocolName] = "tacit"
     claims: ClassVar[tuple[str, ...]] = ()
-    """What differs from it, for the reader of a result."""
+    """Deviations from Tacit's protocol, for the reader of a result."""
 
     def refusal(self, name: str, value: object) -> str:
-        """Why a setting (device, labels, input, model, adaptation) cannot have this value; empty if it can."""
+        """Reason why a setting (device, labels, input, model, adaptation) cannot have this value; empty if it can."""
         return ""
 
     def check_served(self, served: ServedModel) -> None:
-        """ValueError for a model that the protocol does not compute, as far as that shows at once, and where something
-        is not installed."""
+        """ValueError for a model that the protocol evidently does not support, and for a missing package."""
 
     def prepared(self, served: ServedModel, salt: bytes | None) -> OwnedModel:
-        """The model as its owner computes with it. ValueError for one that the protocol does not compute."""
+        """Prepare the model for its owner's computation. ValueError for a model that the protocol does not support."""
         return served.prepared(salt=salt)
 
     def party(self) -> type[ModelOwnerParty]:
@@ -86,7 +85,7 @@ _CRYPTEN_HAS: Final[Mapping[str, tuple[object, str]]] = {
     "model": ("", "computes a student of `tacit distill`, and no checkpoint"),
     "adaptation": (None, "answers for a model, and nobody learns beside it"),
 }
-"""The only value of a setting, and why there is no other."""
+"""The only supported value of a setting, and the reason."""
 
 PROTOCOLS: Final[Mapping[str, InferenceProtocol]] = {
     each.name: each for each in (InferenceProtocol(), CryptenProtocol())

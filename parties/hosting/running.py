@@ -1,4 +1,4 @@
-"""One function runs a party, whatever its role: on a host by a command, in a simulation in a process of its own."""
+"""Runs a party of any role: on a host by a command, in a simulation in its own process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tacit.protocol.core.machine import Ended
 
 @dataclass(frozen=True)
 class PartyOutcome:
-    """End of a party that has ended by itself."""
+    """Outcome of a party that ended by itself."""
 
     ended: Ended
     result: Result | None = None
@@ -45,11 +45,10 @@ ROLES: Final[dict[type[PartyFile], str]] = {
 
 
 async def run_party(party: OpenedParty[Any], *, show: Tell, hooks: Hooks | None = None) -> PartyOutcome:
-    """Run a party until it ends, or is cancelled: a party that serves others often serves until then.
+    """Run a party until it ends or is cancelled; parties that serve others often run until cancelled.
 
-    show: called with every event of the party. hooks: additions of the starter to the file, of the class of the role;
-    None: those of hosts. Raises MENDABLE (folder.py), which the party's owner can mend.
-    """
+    show: called with every event of the party. hooks: the caller's additions to the file, of the role's class; None:
+    those of hosts. Raises MENDABLE (folder.py), which the party's owner can fix."""
     module, name = ROLES[type(party.file)].split(".")
     if isinstance(party.file, ModelOwnerFile | DataOwnerFile):
         return_large_pieces()
@@ -65,11 +64,10 @@ _LARGE: Final = 8 << 20
 
 
 def return_large_pieces(least: int = _LARGE) -> None:
-    """Have pieces of so many bytes go back to the system once they are released, and all threads share one heap.
+    """Return allocations of at least this many bytes to the system on release, and let all threads share one heap.
 
-    An owner holds hundreds of megabytes of correlated randomness at a time, made in one thread and used up in another.
-    By default glibc keeps what it once had, in a heap for each thread. Other C libraries are left as they are.
-    """
+    An owner holds hundreds of megabytes of correlated randomness at a time, allocated in one thread and used in
+    another. By default glibc keeps freed memory in one heap per thread. Other C libraries are left unchanged."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_ARENA_MAX, 1)

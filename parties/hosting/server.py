@@ -1,7 +1,7 @@
-"""A server on a host of its own, and its work in any federation: it holds the model and keeps the run directory.
+"""A server on its own host, and its work in any federation: it holds the model and keeps the run directory.
 
-The same command again resumes after the last finished round. Between two rounds the server takes up a later version of
-its roster file, which it watches: it accepts no message about it. A version that cannot be taken up is reported once.
+The same command resumes after the last finished round. Between two rounds the server adopts a later version of its
+roster file, which it watches; no message can change the roster. A version that cannot be adopted is reported once.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ from tacit.secagg.packing import Total
 
 
 class RosterWatch:
-    """Whose roster file may change while it runs. fits: raises ValueError for a roster that its work cannot do with;
-    keep: called with each that is taken up."""
+    """Watches a roster file that may change during a run.
+
+    fits: raises ValueError for an unsuitable roster; keep: called with each adopted roster."""
 
     def __init__(self, path: Path, fits: Callable[[Roster], None], keep: Callable[[Roster], None], tell: Tell) -> None:
         self._path = path
@@ -91,14 +92,14 @@ class RosterWatch:
         self._keep = keep
         self._tell = tell
         self._seen: tuple[int, int, int] | None = None
-        """What the file looked like when it was read."""
+        """File attributes at the last read."""
 
     def newer(self, held: Roster) -> Roster | None:
-        """The later version of this roster that the file has, if it has one that was not looked at before."""
+        """Return a later version of this roster from the file, if there is one that was not examined before."""
         try:
             now = os.stat(self._path)
         except OSError:
-            # It may be on its way.
+            # It may still be being written.
             return None
         seen = now.st_ino, now.st_mtime_ns, now.st_size
         if seen == self._seen:
@@ -124,13 +125,13 @@ class ServerImages:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     test: Dataset | None = field(default=None, repr=False)
-    """With test images to evaluate the model on; None: accuracy comes from the secure sum."""
+    """Test images to evaluate the model on; None: accuracy comes from the secure sum."""
     stimuli: Stimuli | None = None
     notes: tuple[str, ...] = ()
 
     @classmethod
     def none(cls) -> ServerImages:
-        """Where clients have data of their own, of which nothing needs to be known."""
+        """Placeholder for clients with custom data, of which nothing needs to be known."""
         return cls((), (), ())
 
 
@@ -144,45 +145,45 @@ class ServerJob:
     rounds: int
     completed: int
     repeated: int = 0
-    """Rounds before that one that do not count."""
+    """Discarded rounds before that one."""
     weights_seed: int
     device: str = "cpu"
     tokens: TokenFile | None = None
     spending: SpendingFile | None = None
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
-    """A later version of this roster, by which the rounds that are left are to go."""
+    """Return a later version of this roster for the remaining rounds."""
 
 
 class ServerHooks(Hooks):
     """Points at which a simulation or an audit changes or records a server; the defaults are those of hosts."""
 
     sampling: bytes = b""
-    """Seeds the draws of cohorts, with 32 bytes; empty: from the operating system's randomness."""
+    """32 bytes that seed client sampling; empty: the operating system's randomness."""
     seed: int | None = None
     """Seed of the server's own training, if it trains; None draws from the operating system's randomness."""
     recorded_seed: Seed | None = None
     missing: Callable[[], Mapping[str, str]] | None = None
-    """Clients that will not come, and why, where one process starts them all: others are then waited for, however long
-    they take."""
+    """Clients that will not come, and the reasons, if one process starts them all: the others are then waited for
+    without a limit."""
 
     def __init__(self, experiment: Experiment | None = None) -> None:
-        """experiment: what to run; None: what was not finished."""
+        """experiment: the experiment to run; None: the unfinished one."""
         super().__init__()
         self.experiment = experiment
         self.command = command_line()
         self.started = time.time()
-        """When the command started, in seconds since 1970."""
+        """Start time of the command, in seconds since 1970."""
 
     def machine(self) -> Callable[..., TrainingServer]:
         return TrainingServer
 
     def hosted(self, party: OpenedParty[ServerFile]) -> HostedRun:
-        """Check the experiment and choose the run. ValueError for what this server and roster cannot run; raises as
-        `choose_run` does."""
+        """Check the experiment and choose the run. ValueError for an experiment that this server and roster cannot run;
+        raises as `choose_run` does."""
         experiment = self.experiment
         if experiment is not None:
             check_roster(experiment, party.roster)
-            # Looked at before there is a run, and once more by it.
+            # Checked before there is a run, and once more by it.
             self.images(party.file, experiment)
             experiment = without_seed(experiment)
         hosted = choose_run(party.folder, experiment)
@@ -194,17 +195,17 @@ class ServerHooks(Hooks):
         return server_images(file, experiment)
 
     def opened_sum(self, done: RoundDone, total: Total, keeper: Keeper, configuration: Configuration) -> None:
-        """A sum was applied, and the model not yet saved; called in a thread."""
+        """Called in a thread when a sum was applied, before the model is saved."""
 
     def summary(self, hosted: HostedRun, ended: Ended) -> Summary | None:
-        """Sum the run up, for its directory too; None where somebody else does."""
+        """Summarise the run, for its directory too; None if the caller does."""
         summary = summarise(hosted.run, hosted.experiment, ended=ended.detail)
         summary.keep(hosted.run)
         return summary
 
 
 STATISTICS_ATTEMPTS: Final = 3
-"""Rounds in which a sum of pixels is tried before the server rests."""
+"""Attempts at a sum of pixels before the server pauses."""
 STATISTICS_PAUSE: Final = 60.0
 LONGEST_STATISTICS_PAUSE: Final = 600.0
 
@@ -213,14 +214,13 @@ async def serve(
     job: ServerJob, images: Callable[[DataConfiguration], ServerImages], tell: Tell, hooks: ServerHooks
 ) -> Ended:
     """Build or load the model, run the rounds, evaluate and save after each; returns how the session ended. Before the
-    rounds the clients sum up statistics, where the experiment asks for it and the run does not know them yet.
+    rounds the clients sum up statistics, if the experiment requires them and the run does not know them yet.
 
-    images: what is known of them, where the experiment has this section. ValueError, OSError and EndpointError say what
-    the owner can mend.
-    """
+    images: describes the images of an experiment's [data]. ValueError, OSError and EndpointError carry a remedy for the
+    owner."""
     experiment, run = job.experiment, job.run
     device, known = resolve_device(job.device), images(experiment.data)
-    # Made before the clients are asked for anything, so that after the first sum they find the server at once.
+    # Built before the clients are asked for anything, so that after the first sum they find the server at once.
     task = task_of(experiment, known, job.weights_seed)
     with warnings.catch_warnings(record=True) as remarks:
         warnings.simplefilter("always", WeightsWarning)
@@ -237,7 +237,7 @@ async def serve(
     task = task_of(experiment, known, job.weights_seed)
 
     def sized(roster: Roster) -> tuple[Configuration, int]:
-        """The configuration for the clients of this roster, and how many of them take part."""
+        """The configuration for the clients of this roster, and the number of participants."""
         numbered, bits = experiment.numbered(len(roster.clients)), experiment.ring_bits
         return configure(numbered.terms(len(roster.clients)), task, model, ring_bits=bits), numbered.clients
 
@@ -254,7 +254,7 @@ async def serve(
     def save(round: int) -> None:
         progress = Progress(round=round, split_seed=job.weights_seed, repeated=repeated)
         with writing(run.model):
-            # A file for each round: whenever the process is killed, that of the model's round is there.
+            # A file for each round: at any crash the file of the model's round exists.
             if keeper.velocity is not None:
                 checkpoint.save(run.velocity(round), layout=keeper.velocity_layout, flat=keeper.velocity, metadata={})
             told = {**progress.metadata(), **description}
@@ -275,10 +275,10 @@ async def serve(
             )
             judged_last = described(round, known.class_names, judged.confusion)
             return Evaluation(judged.accuracy, judged.balanced_accuracy, judged.loss)
-        # Of a training step of one's own nothing is known.
+        # A custom training step reports no metrics.
         if total is None or not total.metrics["samples"] or experiment.training.factory:
             return unknown
-        # What the clients' own images say, over all of them: nobody tells it of its own.
+        # Evaluation on the clients' images by secure sum: no client discloses its own.
         samples = total.metrics["samples"]
         correct, loss = total.metrics["correct"], total.metrics["loss"]
         return Evaluation(accuracy=correct / samples, loss=loss * LOSS_UNIT / samples)
@@ -340,8 +340,8 @@ async def serve(
 async def summed_statistics(
     job: ServerJob, known: ServerImages, tell: Tell, hooks: ServerHooks
 ) -> tuple[Statistics | None, str, Ended]:
-    """Mean and deviation of the clients' pixels, as the run knows them or from a session of their own, which is kept
-    before anybody goes on; where the server listened; how that session ended. None if there is no sum."""
+    """Mean and deviation of the clients' pixels, from the run or from their own session, persisted before anybody
+    continues; the listening address; how that session ended. None without a sum."""
     address, run = job.address, job.run
     if (kept := run.kept_statistics()) is not None:
         return kept, address, Ended(None, "")
@@ -356,7 +356,7 @@ async def summed_statistics(
     def follow(event: Event) -> None:
         nonlocal address
         if isinstance(event, ListeningStarted):
-            # The clients come back to where they were.
+            # The clients reconnect to the same address.
             address = event.address
         tell(event)
 
@@ -368,7 +368,7 @@ async def summed_statistics(
             ended = await ServerParty(settings, keeper, event_log, on_round=note).run()
             if keeper.found is not None or ended.code is not None:
                 return keeper.found, address, ended
-            # A sum does not show whose part of it is impossible: nobody can be left out for it.
+            # A sum does not show which client's part is invalid: nobody can be excluded for it.
             detail = f"none of {STATISTICS_ATTEMPTS} rounds had a possible sum of the clients' pixels"
             over = hooks.missing is not None or 0 < regather <= time.monotonic() - began
             if over:
@@ -391,7 +391,7 @@ def _settings(
         completed=completed,
         smallest_cohort=job.experiment.policy.smallest_cohort,
         join_seconds=job.experiment.deadlines.join if hooks.missing is None else LONGEST_SECONDS,
-        # A restart is not held up for `join` seconds by a client that was lost before it.
+        # A client that was lost before a restart does not delay it by `join` seconds.
         enough_seconds=job.experiment.deadlines.grace if completed and hooks.missing is None else None,
         grace=job.experiment.deadlines.grace,
         tokens=job.tokens,
@@ -403,31 +403,31 @@ def _settings(
 
 
 def first_configuration(experiment: Experiment, known: ServerImages, clients: int) -> Configuration:
-    """Configuration of the sum of statistics; known says classes and channels; clients: of the roster."""
+    """Configuration of the sum of statistics; known: classes and channels; clients: number in the roster."""
     task = StatisticsTask(
         image_size=experiment.model.image_size,
         channels=len(known.mean),
         classes=len(known.class_names),
         class_digest=class_digest(known.class_names),
     )
-    # All of them, also where rounds draw some: the model depends on these sums to its end.
+    # All of them, even if rounds sample clients: the model depends on these sums to its end.
     whole = msgspec.structs.replace(experiment.numbered(clients).federation, fraction=1.0)
     return configure_statistics(msgspec.structs.replace(experiment, federation=whole).terms(clients), task)
 
 
 def standing_in(data: DataConfiguration, channels: int) -> DataConfiguration:
-    """The section with values that any images could have, until the clients' sum tells them."""
+    """The section with values that any images could have, as placeholders for the clients' sum."""
     return data.given((0.5,) * channels, (0.5,) * channels)
 
 
 def task_of(experiment: Experiment, known: ServerImages, weights_seed: int = 0) -> Task:
-    """What all parties work on in a run that began from this seed, where the server knows this of the images."""
+    """Task of all parties in a run that began from this seed, given the server's knowledge of the images."""
     return Task(
         model=experiment.model.architecture,
         training=experiment.training,
         protection=experiment.protection,
         encryption=experiment.encryption,
-        # Where nothing is known of them, there are functions that do not ask.
+        # If nothing is known of them, there are functions that do not need it.
         classes=len(known.class_names) or 1,
         channels=len(known.mean) or 1,
         mean=known.mean,
@@ -463,7 +463,7 @@ class HostedRun:
     completed: int
     weights_seed: int
     repeated: int = 0
-    """Rounds before that one that do not count."""
+    """Discarded rounds before that one."""
 
     @property
     def left(self) -> int:
@@ -473,8 +473,7 @@ class HostedRun:
 def choose_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun:
     """The run of `begun_run`, or a new one. RunDirectoryError as there, or if there is nothing to run; OSError.
 
-    The folder must be held. Nobody chooses the seed of the weights: a new run draws its own.
-    """
+    The folder must be held. A new run draws its own seed of the weights, which nobody chooses."""
     if (begun := begun_run(folder, experiment)) is not None:
         begun.run.keep_experiment(experiment_toml(begun.experiment))
         return begun
@@ -486,12 +485,14 @@ def choose_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun:
 
 
 _FREE: Final = ("federation.clients", "federation.fraction")
-"""May change in a run, beside rounds and deadlines: clients judge the new configuration as they did the first."""
+"""Keys that may change in a run, beside rounds and deadlines: clients check the new configuration as they did the
+first."""
 
 
 def begun_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun | None:
-    """The last run, if this experiment of the same name goes on with it, or none is given; with what is new in it.
-    RunDirectoryError if it is not finished and the experiment is another one, or it cannot go on; ExperimentError,
+    """The last run, with changed keys, if no experiment is given or the given one of the same name continues it.
+
+    RunDirectoryError if it is unfinished and the experiment is another one, or it cannot resume; ExperimentError,
     OSError."""
     run = folder.last_run()
     last = None if run is None else _begun(run)
@@ -537,7 +538,7 @@ def check_roster(experiment: Experiment, roster: Roster) -> None:
 
 
 def check_changed(experiment: Experiment, roster: Roster) -> None:
-    """Raise ValueError if the experiment cannot go on with this roster; it may have lost clients since it began."""
+    """Raise ValueError if the experiment cannot resume with this roster; it may have lost clients since it began."""
     if experiment.protection.facts().single_vectors:
         raise ValueError(
             f'protection.scheme = "{experiment.protection.scheme}": its server works with the update of every client, '
@@ -557,10 +558,9 @@ def check_changed(experiment: Experiment, roster: Roster) -> None:
 
 
 def server_images(file: ServerFile, experiment: Experiment) -> ServerImages:
-    """What this server knows of images. ValueError, naming the key, for what the experiment must say; OSError.
+    """Describe this server's images. ValueError, naming a key that the experiment must have; OSError.
 
-    Where the clients are to sum up statistics, others stand in their place.
-    """
+    Placeholders stand in for statistics that the clients are to sum up."""
     agreed, own = experiment.data, file.data
     if agreed.factory:
         return ServerImages.none()
@@ -609,11 +609,10 @@ def _own_channels(file: ServerFile) -> int:
 
 
 async def run_server(party: OpenedParty[ServerFile], *, show: Tell, hooks: ServerHooks | None = None) -> PartyOutcome:
-    """Run an experiment, or go on with one, until all its rounds are done.
+    """Run or resume an experiment until all its rounds are done.
 
-    ValueError and RunDirectoryError for what cannot start; OSError, EndpointError, EventLogError.
-    """
-    # Whoever reaches the port can hold a descriptor for as long as a handshake may take.
+    ValueError and RunDirectoryError for an experiment that cannot start; OSError, EndpointError, EventLogError."""
+    # Every peer that reaches the port can hold a descriptor for the duration of a handshake.
     open_many_files()
     hooks = hooks or ServerHooks()
     status = Status(name=party.name, role="server", process=os.getpid(), since=time.time())
