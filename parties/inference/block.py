@@ -1,11 +1,11 @@
-"""A transformer block on shares, out of operations: the program that both parties run, each with its own half.
+"""A transformer block on shares, composed of operations: the program that both parties run, each on its own shares.
 
-The functions are those of the model: softmax and GELU themselves, or the polynomials of tacit.models.friendly, in any
-case as Fourier approximations (waves.py) or as a square; the sums of a softmax are divided out behind the product with
-the values. docs/spec/inference.md lists the rounds, and what each opens.
+The functions are those of the model: softmax and GELU themselves, or the polynomials of tacit.models.friendly. They are
+computed as Fourier approximations (waves.py) or as a square. The division by the softmax's sum follows the product with
+the values. docs/spec/inference.md lists the rounds and their openings.
 
-What is out of range is counted on shares: variances, norms of queries and keys, sums of exponentials, and of a function
-that tells the largest of the hidden values of a token. With them in range, nothing else can be (scales.py).
+Range checks on shares count variances, norms of queries and keys, sums of exponentials, and a function that indicates
+the largest hidden value of a token. With these in range, every other value is as well (scales.py).
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ from tacit.protocol.inference.schedule import (
 def block_requests(
     shape: Shape, scales: Scales, numbers: Mapping[str, int], *, pool: bool = False
 ) -> tuple[AnyBlockRequest, ...]:
-    """What the program asks its source of material for, in this order; `numbers` are those of the weights' masks.
-    pool: whether the block is an attention pool."""
+    """Correlated randomness that the program requests, in this order.
+
+    numbers: those of the weight masks' requests; pool: whether the block is an attention pool."""
     rows = (shape.images, shape.tokens)
     linear = block_layer_shapes(shape.width, shape.hidden, pool=pool).items()
     gelu, sums, hidden = scales.gelu, shape.scores[:-1], (*rows, shape.hidden)
@@ -77,8 +78,10 @@ def _exponential_requests(shape: Shape, scales: Scales) -> Iterator[AnyBlockRequ
 
 
 class BlockProgram:
-    """One pass of one block at one party: made ahead of the input, used once. pool: whether it is an attention pool,
-    whose attention takes the place of the input. It leaves the mean of each token behind its centred values."""
+    """One pass of one block at one party: prepared ahead of the input, used once.
+
+    pool: whether it is an attention pool, whose attention replaces the input; its output is the mean of each token
+    behind its centred values."""
 
     def __init__(
         self, party: Party, shape: Shape, scales: Scales, layers: Mapping[str, FixedLinear], *, pool: bool = False
@@ -115,8 +118,8 @@ class BlockProgram:
         self._outside = torch.zeros((), dtype=torch.int64, device=party.device)
 
     def run(self, stream: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
-        """From this party's share of the input [B, T, D] modulo 2^STREAM, to that of the output, and to that of how
-        many values were out of range, modulo 2^PLACE."""
+        """Map this party's share of the input [B, T, D] modulo 2^STREAM to that of the output, and to that of the
+        number of values out of range, modulo 2^PLACE."""
         normalised, outside = yield from self._first.run(stream)
         self._outside += outside
         joint = yield from self._linear["qkv"].apply("qkv", normalised)
@@ -131,7 +134,7 @@ class BlockProgram:
         return stream + added, self._outside
 
     def _attention(self, joint: torch.Tensor) -> Program[torch.Tensor]:
-        """[B, T, 3D] modulo 2^64 to the mixed values [B, T, D] modulo 2^STREAM."""
+        """Map [B, T, 3D] modulo 2^64 to the mixed values [B, T, D] modulo 2^STREAM."""
         shape, scales, party = self._shape, self._scales, self._party
         heads = joint.reshape(shape.images, shape.tokens, 3, shape.heads, -1).permute(2, 0, 3, 1, 4)
         centred = heads[1] * shape.tokens - heads[1].sum(-2, keepdim=True)

@@ -1,11 +1,11 @@
-"""Exact matrix products of ring words by digits of 8 bits, for processors that multiply such digits fast (VNNI).
+"""Exact matrix products of ring words by digits of 8 bits, for processors with fast products of such digits (VNNI).
 
-A word is cut into signed digits, the least significant first. Products of digits whose places add up to the same place
-are one product of 8-bit matrices: the digits of the left factor lie side by side, those of the right one below each
-other in the opposite order, so that every place is a slice of both. It is added up exactly in 32 bits.
+A word is split into signed digits, the least significant first. All products of digits with the same total place are
+one product of 8-bit matrices: the left factor's digits lie side by side, and the right factor's below each other in the
+opposite order, so that every place is a slice of both. The sum is exact in 32 bits.
 
-Torch's product of 8-bit matrices is oneDNN's, which saturates in between on processors without these instructions.
-So it is used only where the processor has them and products of the extreme digits come out right.
+Torch's product of 8-bit matrices is oneDNN's, whose intermediate sums saturate on processors without these
+instructions. So it is used only if the processor has them and products of the extreme digits are correct.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _DIGIT: Final = 8
 _WORD_DIGITS: Final = 8
 _HALVES: Final = np.uint64(0x8080_8080_8080_8080).view(np.int64)
 _LONGEST: Final = 1 << 16
-"""Terms of a sum: with magnitudes of 2^7 and, inside oneDNN, 2^8, it stays below 2^31."""
+"""Most terms of a sum: with magnitudes of 2^7 and, inside oneDNN, 2^8, it stays below 2^31."""
 _LEAST_WORK: Final = 1 << 20
-"""Products of two words, below which cutting digits costs more than it saves."""
+"""Products of two words below which the split into digits costs more than it saves."""
 
 Digits = np.ndarray[Any, np.dtype[np.int8]]
 
@@ -49,7 +49,7 @@ def _is_exact(left: int, right: int, inner: int = 96) -> bool:
 
 
 def worthwhile(left: torch.Tensor, right: torch.Tensor, bits: int) -> bool:
-    """Whether `product_of_bytes` multiplies these, and is the faster way."""
+    """Whether `product_of_bytes` supports this product, and is the faster way."""
     if left.device.type != "cpu" or right.dim() != 2 or left.dim() < 2:
         return False
     inner, rows = left.shape[-1], math.prod(left.shape[:-1])
@@ -60,15 +60,15 @@ def worthwhile(left: torch.Tensor, right: torch.Tensor, bits: int) -> bool:
 def product_of_bytes(
     left: torch.Tensor, right: torch.Tensor, bits: int, *, right_bits: int | None = None
 ) -> torch.Tensor:
-    """left [..., K] @ right [K, N] modulo 2^bits; int64 in and out; right_bits as of ring.product."""
+    """left [..., K] @ right [K, N] modulo 2^bits; int64 in and out; right_bits as in ring.product."""
     inner, places = left.shape[-1], -(-bits // _DIGIT)
-    # Signed digits reach a little less far up than down: a bit is spare.
+    # The range of signed digits is asymmetric, so one bit is spare.
     right_digits = places if right_bits is None else min(places, right_bits // _DIGIT + 1)
     beside = torch.from_numpy(_beside(left.reshape(-1, inner), places))
     below = torch.from_numpy(_below(right, right_digits))
     total: np.ndarray[Any, np.dtype[np.int64]] | None = None
     for place in reversed(range(places)):
-        last = min(place, right_digits - 1)  # The digit on the right that meets the first one on the left.
+        last = min(place, right_digits - 1)  # Right digit that pairs with the first left digit.
         factors = beside[:, (place - last) * inner : (place + 1) * inner], below[(right_digits - 1 - last) * inner :]
         term = torch._int_mm(*factors).numpy()
         if total is None:
@@ -81,7 +81,7 @@ def product_of_bytes(
 
 
 def _beside(words: torch.Tensor, count: int) -> Digits:
-    """Digits of words [M, K] as [M, count * K], the least significant first."""
+    """Digits of words [M, K] side by side, [M, count * K], the least significant first."""
     digits, (rows, inner) = _digits(words), words.shape
     found: Digits = np.empty((rows, count, inner), np.int8)
     for place in range(count):
@@ -90,7 +90,7 @@ def _beside(words: torch.Tensor, count: int) -> Digits:
 
 
 def _below(words: torch.Tensor, count: int) -> Digits:
-    """Digits of words [K, N] as [count * K, N], the least significant last."""
+    """Digits of words [K, N] below each other, [count * K, N], the least significant last."""
     digits, (inner, columns) = _digits(words), words.shape
     found: Digits = np.empty((count, inner, columns), np.int8)
     for place in range(count):
@@ -99,7 +99,7 @@ def _below(words: torch.Tensor, count: int) -> Digits:
 
 
 def _digits(words: torch.Tensor) -> Digits:
-    # With half a digit added at every place, digits are bytes; each has that half too much then, which turns its sign.
+    # With half a digit added at every place, digits are bytes; removing that half again flips the highest bit.
     raised = np.add(words.numpy(), _HALVES, order="C")
     raised ^= _HALVES
     found: Digits = raised.view(np.int8).reshape(*raised.shape, _WORD_DIGITS)

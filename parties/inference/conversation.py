@@ -1,8 +1,8 @@
-"""One session of an owner at work: its machines, their links, and the program that waits for them; and how to serve.
+"""One session of an owner: its machines, their links, and the program that waits for them; and how to serve.
 
-A machine's outputs are queued for the link, or kept until the program asks for them. The program is a coroutine of this
-event loop; long computations run in a thread (Worker). No decision of the protocol is taken here: when a machine has
-ended, the other machine is informed, and whatever the program waits for raises InferenceError.
+A machine's outputs are queued for the link, or kept until the program requests them. The program is a coroutine of this
+event loop; long computations run in a thread (Worker). No protocol decision is made here: when a machine has ended, the
+other machine is informed, and the program's pending wait raises InferenceError.
 
 A party that waits for a waiting party waits longer, so that the right one is blamed: the dealer waits its patience for
 an owner, an owner twice as long for the dealer, and three times as long for the other owner.
@@ -56,15 +56,15 @@ from tacit.protocol.inference.session import InferenceSession
 T = TypeVar("T")
 
 FOR_DEALER: Final = 2
-"""How many times its patience an owner waits for the dealer."""
+"""Factor on an owner's patience with the dealer."""
 FOR_OWNER: Final = 3
-"""How many times its patience an owner waits for the other owner."""
+"""Factor on an owner's patience with the other owner."""
 MOST_WAITING: Final = 1 << 14
-"""Messages that may wait for one link. No layer, no correction and no round has more than half as many chunks."""
+"""Most queued messages of a link. No layer, correction or round has more than half as many chunks."""
 
 
 class InferenceError(Exception):
-    """A session ended before its time. The text names the party at fault and the reason."""
+    """A session failed. The text names the party at fault and the reason."""
 
     def __init__(self, ended: InferenceEnded) -> None:
         super().__init__(f"{ended.culprit or 'session'}: {ended.detail}")
@@ -73,18 +73,18 @@ class InferenceError(Exception):
 
 
 def own_failure(error: BaseException) -> RemoteProtocolError:
-    """What others are told when this side cannot go on: the kind of the error alone, its text might show a secret."""
+    """Report a failure of this side to peers by its type alone: the text might contain a secret."""
     return RemoteProtocolError(Code.LOCAL, f"it cannot go on ({type(error).__name__}); its own log says why")
 
 
 def place(error: BaseException) -> str:
-    """Where an error of one's own was raised, for one's own log."""
+    """Location where an error of this party was raised, for its own log."""
     innermost = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {Path(innermost.filename).name}, line {innermost.lineno}"
 
 
 async def ended(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel these, and wait for it, also when cancelled meanwhile: they are cancelled once, and may tidy up."""
+    """Cancel these tasks once and wait until they have cleaned up, even if cancelled meanwhile."""
     for task in tasks:
         task.cancel()
     cancelled: asyncio.CancelledError | None = None
@@ -99,18 +99,17 @@ async def ended(*tasks: asyncio.Future[Any]) -> None:
 
 
 class Courier:
-    """Puts messages onto one link, in order, without holding up whoever has something to say.
+    """Sends messages over one link, in order, without blocking the sender.
 
-    stalled: told why, when whoever is at the other end takes nothing for too long, or less than it makes this side say.
-    What is waiting for it is dropped then: messages are numbered, so what would follow a gap is of no use.
-    """
+    stalled: called with a reason if the peer accepts nothing for too long, or less than this side must send. Queued
+    messages are dropped then: messages are numbered, so those behind a gap are of no use."""
 
     def __init__(self, send: Callable[[Sequence[Frame]], Awaitable[None]], stalled: Callable[[str], None]) -> None:
         self._send = send
         self._stalled = stalled
         self._waiting: asyncio.Queue[Sequence[Frame]] = asyncio.Queue()
         self.running = asyncio.ensure_future(self._run())
-        """The task that sends."""
+        """The sending task."""
 
     def put(self, frames: Sequence[Frame]) -> None:
         if self._waiting.qsize() == MOST_WAITING:
@@ -122,7 +121,7 @@ class Courier:
         await self._waiting.join()
 
     async def close(self) -> None:
-        """Stop; what is still waiting is dropped."""
+        """Stop, and drop queued messages."""
         await ended(self.running)
 
     async def _run(self) -> None:
@@ -133,12 +132,12 @@ class Courier:
             except PeerStalledError as error:
                 self._give_up(str(error))
             except EndpointError:
-                pass  # The machine learns of it by the lost link, or by its deadline.
+                pass  # The lost link or the deadline informs the machine.
             finally:
                 self._waiting.task_done()
 
     def _give_up(self, detail: str) -> None:
-        # Not at once: who puts a message is in the middle of something.
+        # Not at once: the sender's call is still in progress.
         asyncio.get_running_loop().call_soon(self._stalled, detail)
         while not self._waiting.empty():
             self._waiting.get_nowait()
@@ -158,7 +157,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One of the two exchanges of a session: its machine, and where the outputs of that go."""
+    """One of the two exchanges of a session: its machine, and the destination of its outputs."""
 
     machine: ExchangeSide[Any]
     hear: Callable[[Sequence[Output]], None]
@@ -167,7 +166,7 @@ class Exchange:
         self.hear(self.machine.feed(frames, Conversation.now()))
 
     def drop(self, detail: str) -> None:
-        """Tell the machine that the link to the peer is lost."""
+        """Inform the machine that the link to the peer is lost."""
         self.hear(self.machine.drop(detail, Conversation.now()))
 
     def expire(self) -> None:
@@ -175,8 +174,10 @@ class Exchange:
 
 
 class Conversation:
-    """An owner's side of one session. dealer: its name in the roster; patience: seconds; entropy: randomness of the
-    operating system; charge: has it on the disk what the peer has used of this side's quota."""
+    """An owner's side of one session.
+
+    dealer: its name in the roster; patience: seconds; entropy: randomness of the operating system; charge: persists the
+    peer's use of this side's quota."""
 
     def __init__(
         self,
@@ -192,27 +193,27 @@ class Conversation:
     ) -> None:
         self.machine = machine
         self.ended: InferenceEnded | None = None
-        """How the session ended, once it has."""
+        """How the session ended; None until then."""
         self.failure = ""
-        """Which error of this side's own ended it, if one did."""
+        """Location of the error of this side that ended it, if any."""
         self._roster = roster
         self.dealer = dealer
         self._patience = patience
         self.entropy = entropy
         self._charge = charge
-        # The dealer itself may come in a data owner's place, and is to hear why it is refused.
+        # The dealer itself may pose as a data owner, and needs to receive the reason of the refusal.
         self._couriers = {dealer: to_dealer, machine.peer: to_peer}
         self._material: MaterialOwner | None = None
         self.with_peer = Exchange(machine, self.hear)
         self.with_dealer: tuple[Exchange, ...] = ()
-        """One, from the agreement on."""
+        """One exchange, from the agreement on."""
         self._kept: defaultdict[type, deque[Any]] = defaultdict(deque)
         self._changed = asyncio.Event()
-        """For the program that waits: something was kept, or the session has ended."""
+        """Wakes the waiting program: an output was kept, or the session has ended."""
 
     @property
     def material(self) -> MaterialOwner:
-        """The machine towards the dealer, which is there from the agreement on."""
+        """The machine for the dealer, which exists from the agreement on."""
         assert self._material is not None
         return self._material
 
@@ -221,7 +222,7 @@ class Conversation:
         return time.monotonic()
 
     def hear(self, outputs: Sequence[Output]) -> None:
-        """Take in what the machine towards the other owner says."""
+        """Process the outputs of the machine for the other owner."""
         for output in outputs:
             if isinstance(output, InferenceEnded):
                 self._end(output)
@@ -231,7 +232,7 @@ class Conversation:
                 except OSError as error:
                     if self.machine.over:
                         continue  # It stays counted.
-                    # What follows is not said: a pass that is not counted does not begin.
+                    # The remaining outputs are not sent: a pass that is not counted does not begin.
                     self.fail(error)
                     return
             else:
@@ -249,7 +250,7 @@ class Conversation:
                 self._keep(output)
 
     def hear_dealer(self, outputs: Sequence[Output]) -> None:
-        """Take in what the machine towards the dealer says."""
+        """Process the outputs of the machine for the dealer."""
         for output in outputs:
             if not isinstance(output, InferenceEnded):
                 self._keep(output)
@@ -258,18 +259,17 @@ class Conversation:
                 self.hear(self.machine.give_up(error, self.now()))
 
     def put(self, something: object) -> None:
-        """Keep something of this side's own for the program."""
+        """Keep an object of this side for the program."""
         self._kept[type(something)].append(something)
         self._changed.set()
 
     def kept(self, kind: type[T]) -> T | None:
-        """The next output of this kind, if it is here already."""
+        """The next output of this kind, if it has arrived."""
         found: T | None = self._kept[kind].popleft() if self._kept[kind] else None
         return found
 
     async def next(self, *kinds: type[T]) -> T | None:
-        """The next output of these kinds; None when the session has come to its regular end. InferenceError when it
-        ended otherwise."""
+        """Wait for the next output of these kinds; None if the session ended regularly, InferenceError if it failed."""
         while not (ready := [kind for kind in kinds if self._kept[kind]]):
             if self.ended is not None:
                 if self.ended.code is not None:
@@ -281,28 +281,27 @@ class Conversation:
         return found
 
     async def expect(self, kind: type[T]) -> T:
-        """The next output of this kind. InferenceError when the session has ended."""
+        """Wait for the next output of this kind. InferenceError if the session has ended."""
         found = await self.next(kind)
         if found is None:
             raise InferenceError(InferenceEnded(Code.LEFT, "it has closed the session early", self.machine.peer))
         return found
 
     async def closed(self) -> None:
-        """Until the session has come to its regular end. InferenceError when it ends otherwise."""
+        """Wait until the session ends regularly. InferenceError if it fails."""
         while await self.next(InferenceEnded) is not None:
             pass
 
     def refuse(self, detail: str, code: Code = Code.MODEL, *, culprit: str = "") -> NoReturn:
-        """What the peer said is not usable, its model if nothing else is named: end the session. InferenceError.
+        """End the session because of unusable data of the peer, its model by default. InferenceError.
 
-        culprit: who is at fault, if not the peer.
-        """
+        culprit: the party at fault, if not the peer."""
         error = RemoteProtocolError(code, detail, culprit=culprit or self.machine.peer)
         self.hear(self.machine.give_up(error, self.now()))
         raise InferenceError(InferenceEnded(error.code, error.detail, error.culprit or ""))
 
     async def sent(self) -> None:
-        """Until everything for the peer is on its way."""
+        """Wait until all messages to the peer are sent."""
         await self._couriers[self.machine.peer].drained()
 
     def fail(self, error: BaseException) -> None:
@@ -327,13 +326,13 @@ class Conversation:
 
 
 AHEAD: Final = 1
-"""Stages that are made ready while another one is computed."""
+"""Stages prepared while another one is computed."""
 CONNECT_SECONDS: Final = 10.0
-"""How often an address is looked up again, and whoever waits says so."""
+"""Interval at which an address is resolved again, and waiting is reported."""
 
 
 def limits(patience: float) -> Limits:
-    """Of the links of private inference: no message has more frames than three, and none more bytes than a chunk."""
+    """Limits of private inference links: a message has at most three frames, and at most a chunk of bytes."""
     return Limits(max_frame_bytes=CHUNK_BYTES + 1024, max_frames=3, send_seconds=patience)
 
 
@@ -342,9 +341,9 @@ class ReconnectPolicy:
     """Retry policy while a serving peer is not reachable yet."""
 
     seconds: float | None = None
-    """How long to retry; None: a single attempt, for the patience of the party that connects."""
+    """Seconds to retry; None: a single attempt, for the patience of the connecting party."""
     on_failure: Callable[[str], None] = lambda reason: None
-    """Called with the reason why there is no link yet, whenever the reason changes."""
+    """Called with the reason of a missing link, whenever it changes."""
 
 
 async def linked(
@@ -355,8 +354,9 @@ async def linked(
     reconnect: ReconnectPolicy = ReconnectPolicy(),
     tokens: TokenFile | None = None,
 ) -> ClientEndpoint:
-    """Open a link to a serving peer, which may not be there yet. tokens: of this party, by which copies of folders are
-    noticed. EndpointError if it cannot be reached."""
+    """Open a link to a serving peer, which may not be reachable yet.
+
+    tokens: of this party, to detect copied folders. EndpointError if it cannot be reached."""
     at_once = reconnect.seconds is None
     end, said = time.monotonic() + (patience if reconnect.seconds is None else reconnect.seconds), ""
     while True:
@@ -383,7 +383,7 @@ async def attend(
     exchanges: Callable[[], Sequence[Exchange]],
     event_log: EventLog | None = None,
 ) -> None:
-    """Attend to the link to a serving peer, for ever. exchanges: those that are held over it at present. CopyError."""
+    """Serve the link to a serving peer until cancelled. exchanges: the present ones over this link. CopyError."""
 
     def deadline() -> float | None:
         return min((each for exchange in exchanges() for each in exchange.machine.deadlines()), default=None)
@@ -403,7 +403,7 @@ async def attend(
 
 
 def readable(event: Received | MessageRefused) -> Sequence[Frame]:
-    """The frames; none of a message beyond the limits, which machines refuse like any that cannot be read."""
+    """Frames of a message; none of one beyond the limits, which machines refuse like any unreadable one."""
     return event.frames if isinstance(event, Received) else ()
 
 
@@ -413,9 +413,9 @@ class ServingSettings:
     keys: PartyKeys
     roster: Roster
     patience: float = 60.0
-    """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
+    """Seconds from which all timeouts follow (conversation.py)."""
     tokens: TokenFile | None = field(default=None, repr=False, compare=False)
-    """By which copies of folders, of peers or its own, are noticed; None: by nothing."""
+    """Tokens that detect copied folders, of peers or its own; None: no detection."""
     hooks: Hooks = field(default_factory=Hooks, repr=False, compare=False)
 
 
@@ -429,7 +429,7 @@ class ServingParty(Generic[MachineT]):
         self._couriers: dict[str, Courier] = {}
 
     async def serve(self, *beside: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Listen and serve, and do what is to be done beside that. EndpointError if it cannot listen."""
+        """Listen and serve, with further coroutines beside it. EndpointError if it cannot listen."""
         async with await self._bound() as endpoint:
             self.event_log.write(logged.ListeningStarted(address=endpoint.address))
             tasks = [asyncio.ensure_future(work) for work in (self._listen(endpoint), *(work() for work in beside))]
@@ -443,7 +443,7 @@ class ServingParty(Generic[MachineT]):
                     await courier.close()
 
     async def check_address(self) -> None:
-        """Find out that it can listen, and do not: who would come now would wait at the door. EndpointError if not."""
+        """Check that it can listen, without accepting peers before it is ready. EndpointError if not."""
         await (await self._bound()).close()
 
     async def _bound(self) -> ServerEndpoint:

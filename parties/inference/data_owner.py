@@ -1,4 +1,4 @@
-"""The data owner of private inference as a party: its images go through a model owner's model, which sees none of them.
+"""The data owner of private inference as a party: a model owner's model processes its images without seeing them.
 
 A session runs over two links, to the model owner and to the dealer:
 
@@ -64,14 +64,14 @@ class DataOwnerSettings:
     roster: Roster
     policy: InferencePolicy = field(default_factory=InferencePolicy)
     ledger: Ledger = field(default_factory=Ledger, compare=False)
-    """What model owners have used of the policy's quota, by their keys."""
+    """Use of the policy's quota by model owners, by their keys."""
     patience: float = 60.0
-    """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
+    """Seconds from which all timeouts follow (conversation.py)."""
     ahead: int | None = AHEAD
-    """Stages to have ready ahead; None: a pass at a time, before its clock starts (passes.py)."""
+    """Stages prepared ahead; None: one whole pass, before its clock starts (passes.py)."""
     reconnect: ReconnectPolicy = field(default_factory=ReconnectPolicy)
     tokens: TokenFile | None = field(default=None, repr=False, compare=False)
-    """By which copies of folders, of either peer or its own, are noticed; None: by nothing."""
+    """Tokens that detect copied folders, of either peer or its own; None: no detection."""
     on_copy: Callable[[CopyError], None] = field(default=lambda error: None, repr=False, compare=False)
     device: torch.device = CPU
     hooks: Hooks = field(default_factory=Hooks, repr=False, compare=False)
@@ -90,39 +90,39 @@ class DataOwnerSettings:
 class PassCosts:
     images: int
     offline_seconds: float
-    """Waiting for preprocessing before the pass."""
+    """Seconds of waiting for preprocessing before the pass."""
     online_seconds: float
     rounds: tuple[RoundCost, ...]
     refused: bool
-    """Whether a value was out of range: the images are used, and nothing is known of any of them."""
+    """Whether a value was out of range: the images are used up without a result."""
 
 
 @dataclass(frozen=True)
 class Answer:
     logits: torch.Tensor | None = field(repr=False)
-    """float64 [n, classes]; None where the pass was refused, or labels alone were revealed."""
+    """float64 [n, classes]; None if the pass was refused, or labels alone were revealed."""
     labels: torch.Tensor | None = field(repr=False)
-    """int64 [n, labels], the numbers of the best classes, best first; None where the pass was refused, or logits were
+    """int64 [n, labels], the numbers of the best classes, best first; None if the pass was refused, or logits were
     revealed."""
     costs: PassCosts = field(repr=False)
     classes: int
 
 
 class ProtocolDisagreementError(ValueError):
-    """The owners compute by different protocols."""
+    """The owners use different protocols."""
 
 
 @dataclass(frozen=True)
 class SessionKind:
-    """Purpose of a session with a model owner: here, predictions of its model."""
+    """Purpose of a session with a model owner: by default, predictions of its model."""
 
     MACHINE: ClassVar[type[InferenceDataOwner]] = InferenceDataOwner
     protocol: ClassVar[str] = "tacit"
-    """By which the model owner must compute."""
+    """Protocol required of the model owner."""
     planned: Planned = inference_plan
 
     def agreed_plan(self, terms: Terms) -> PassPlan:
-        """What passes on these terms compute. ProtocolDisagreementError, and ValueError as of Planned."""
+        """Computation of the passes on these terms. ProtocolDisagreementError, and ValueError as for Planned."""
         if (stated := stated_protocol(terms)) not in ("", self.protocol):
             raise ProtocolDisagreementError(
                 f'the model owner computes by the protocol "{stated}", the data owner by "{self.protocol}": give both '
@@ -172,10 +172,9 @@ class DataOwnerSession:
         return self._plan.public
 
     async def answers(self, images: torch.Tensor) -> AsyncGenerator[Answer, None]:
-        """Send the images that were agreed on, [N, C, S, S], through the model, and yield the answer of every pass.
+        """Send the agreed images, [N, C, S, S], through the model, and yield the answer of every pass.
 
-        Raises InferenceError, which names the party at fault. Answers that were yielded before it stand.
-        """
+        Raises InferenceError, which names the party at fault. Answers yielded before remain valid."""
         agreed = self._machine.agreed
         if len(images) != agreed.images:
             raise ValueError(f"{len(images)} images, and the session is about {agreed.images}")
@@ -211,8 +210,7 @@ async def open_session(
     """Open a session and agree on its terms; close it in order behind the block, or end it for the block's error.
 
     kind: the purpose of the session; None: private inference. Raises InferenceError, which names the party at fault,
-    and EndpointError when a party cannot be reached.
-    """
+    and EndpointError for an unreachable party."""
     kind = kind or SessionKind()
     machine = kind.machine(settings, request)
     async with conversing(settings, machine) as conversation:
@@ -244,7 +242,7 @@ async def open_session(
 
 
 async def _close(conversation: Conversation, machine: InferenceDataOwner) -> None:
-    """Come to the end of a session, which is regular between two passes. InferenceError if it ended otherwise."""
+    """End a session, regularly between two passes. InferenceError if it ended otherwise."""
     if machine.over or machine.admits(Trigger.FINISH):
         conversation.hear(machine.finish(conversation.now()))
         await conversation.closed()
@@ -256,11 +254,10 @@ async def _close(conversation: Conversation, machine: InferenceDataOwner) -> Non
 @dataclass(frozen=True)
 class Inferred:
     logits: torch.Tensor = field(repr=False)
-    """float64 [N, classes]; not a number in the rows of images that were refused, and where labels alone were
-    revealed."""
+    """float64 [N, classes]; NaN in the rows of refused images, and if labels alone were revealed."""
     labels: torch.Tensor = field(repr=False)
     """int64 [N, labels], the numbers of the best classes, best first, as revealed, or the best one by the logits; -1 in
-    the rows of images that were refused."""
+    the rows of refused images."""
     passes: tuple[PassCosts, ...] = field(repr=False)
     weights_bytes: int
     """Bytes of masked weights, received once."""
@@ -272,7 +269,7 @@ class Inferred:
 
     @property
     def refused(self) -> torch.Tensor:
-        """bool [N]: images whose pass was out of range, whichever of its images was."""
+        """bool [N]: images whose pass was refused, even if another of its images was out of range."""
         counts = torch.tensor([each.images for each in self.passes])
         return torch.tensor([each.refused for each in self.passes]).repeat_interleave(counts)
 
@@ -289,13 +286,13 @@ def _rows(answer: Answer, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 LAST_WORDS_SECONDS = 1.0
-"""How long what was said last may take to leave."""
+"""Time limit for sending the last messages."""
 
 
 @asynccontextmanager
 async def conversing(settings: DataOwnerSettings, machine: InferenceDataOwner) -> AsyncIterator[Conversation]:
-    """One session with both others, from the links to them to the last words. EndpointError when one of them cannot be
-    reached."""
+    """Run one session with both other parties, from opening the links to the last messages. EndpointError if one cannot
+    be reached."""
     keys, roster, around, dealer = settings.keys, settings.roster, settings.hooks, settings.roster.dealer
     link = partial(linked, patience=settings.patience, reconnect=settings.reconnect, tokens=settings.tokens)
 
@@ -336,7 +333,7 @@ async def conversing(settings: DataOwnerSettings, machine: InferenceDataOwner) -
                         async with asyncio.timeout(LAST_WORDS_SECONDS):
                             await courier.drained()
             finally:
-                # In one wait: a program that is stopped meanwhile leaves none of them behind.
+                # In one wait, so that a stopped program leaves none of them behind.
                 await ended(to_peer.running, to_dealer.running, *listening)
 
 

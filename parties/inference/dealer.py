@@ -1,6 +1,6 @@
 """The dealer of private inference as a party: it serves all sessions of one model owner, and keeps nothing of them.
 
-Material is computed in a thread for each session, a request at a time, and no faster than it leaves.
+Each session computes its correlated randomness in its own thread, a request at a time, and no faster than it is sent.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from tacit.protocol.inference.service import Answers, DealerService
 
 @dataclass(frozen=True, kw_only=True)
 class DealerSettings(ServingSettings):
-    """Everything a dealer needs. patience: seconds to wait for one owner while the other waits."""
+    """Settings of a dealer. patience: seconds to wait for one owner while the other waits."""
 
     device: torch.device = CPU
 
 
 class DealerParty(ServingParty[InferenceDealer]):
-    """Serves until it is cancelled."""
+    """Serve until cancelled."""
 
     def __init__(self, settings: DealerSettings, event_log: EventLog) -> None:
         super().__init__(settings, DealerService(settings.roster, self._machine), event_log)
         self.device = settings.device
-        """Where it computes."""
+        """Device of its computations."""
         self._settings = settings
         self._work: dict[InferenceDealer, _Work] = {}
 
@@ -114,14 +114,14 @@ class _Work:
     ) -> None:
         self.orders: asyncio.Queue[Deal] = asyncio.Queue()
         self.dealt = dict.fromkeys(machine.owners, 0)
-        """Bytes of corrections, by the owner that they went to."""
+        """Bytes of corrections, by receiving owner."""
         self._party = party
         self._machine = machine
         self._dealing = Dealing(keys, device=party.device)
         self._couriers = couriers
         self._worker = Worker()
         self.task = asyncio.ensure_future(self._run())
-        """Ends when it is stopped."""
+        """Runs until it is stopped."""
 
     def stop(self) -> None:
         self.task.cancel()

@@ -30,13 +30,13 @@ class SessionOpened(Event, frozen=True, kw_only=True):
 
 
 class TermsAgreed(Event, frozen=True, kw_only=True):
-    """A model owner and a data owner agreed on what is computed."""
+    """A model owner and a data owner agreed on the terms of a session."""
 
     peer: str
     images: int
     batch: int
     session: str
-    """The first 16 hexadecimal digits of its name."""
+    """First 16 hexadecimal digits of the session's identifier."""
 
     @property
     def text(self) -> str:
@@ -44,7 +44,7 @@ class TermsAgreed(Event, frozen=True, kw_only=True):
 
 
 class ModelAgreed(Event, frozen=True, kw_only=True):
-    """A data owner agreed to be answered by the model with this commitment."""
+    """A data owner accepted the model with this commitment."""
 
     weights: str
 
@@ -54,7 +54,7 @@ class ModelAgreed(Event, frozen=True, kw_only=True):
 
 
 class PassEnded(Event, frozen=True, kw_only=True):
-    """A pass is over at the model owner."""
+    """A pass ended at the model owner."""
 
     LEVEL: ClassVar[Level] = "debug"
 
@@ -65,12 +65,12 @@ class PassEnded(Event, frozen=True, kw_only=True):
 
 
 class ImagesRead(Event, frozen=True, kw_only=True):
-    """A data owner begins with its images."""
+    """A data owner read its images."""
 
     images: int
     answered: int = 0
     learned: int = 0
-    """The last round of learning that it knows."""
+    """Last known round of training, for predictions with adapters."""
 
     @property
     def text(self) -> str:
@@ -80,12 +80,12 @@ class ImagesRead(Event, frozen=True, kw_only=True):
 
 
 class ImagesAnswered(Event, frozen=True, kw_only=True):
-    """A data owner has answers about so many of its images."""
+    """A data owner received results for a pass of its images."""
 
     images: int
     of: int
     refused: int
-    """Images of this pass that are refused, because a value was out of range."""
+    """Images of this pass that were refused because a value was out of range."""
 
     @property
     def text(self) -> str:
@@ -94,7 +94,7 @@ class ImagesAnswered(Event, frozen=True, kw_only=True):
 
 
 class PreprocessingFailed(Event, frozen=True, kw_only=True):
-    """A dealer could not prepare what was ordered, because of an error of its own."""
+    """A dealer could not prepare the requested correlated randomness because of its own error."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -116,7 +116,7 @@ class InferenceSessionEnded(Event, frozen=True, kw_only=True):
     passes: int = 0
     seconds: float = 0.0
     failure: str = ""
-    """Where an error of this party's own program happened; empty without one."""
+    """Location of an error in this party's own program; empty if none."""
     preprocessing_bytes: dict[str, int] = msgspec.field(default_factory=dict)
     """Bytes of correlated randomness sent, by owner."""
 

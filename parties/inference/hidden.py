@@ -1,10 +1,10 @@
 """GELU on shares: a Fourier approximation of hidden values, and the check of their range.
 
-A hidden value can reach far beyond what is typical (its Cauchy-Schwarz bound), and what is opened has to be as wide as
-that, so that none goes round unseen. The period of the approximation follows from what is typical: a power of two of
-such periods is what is opened, and GELU is fitted to what is in range alone. That nothing else occurs is checked by the
-first harmonics of the whole width: SPREAD is next to nothing for what is in range and grows to 1, so its sum over a
-token's values, of which there are hundreds, tells the largest of them.
+A hidden value's Cauchy-Schwarz bound can far exceed typical values, and the opening must be as wide as the bound, so
+that no value wraps undetected. The period of the approximation follows from typical values: the opening is a power of
+two of such periods, and GELU is fitted in the typical range alone. The first harmonics of the whole width verify that
+no other value occurs: SPREAD is nearly zero in range and grows to 1, so its sum over the hundreds of values of a token
+indicates the largest of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tacit.parties.inference.waves import FitError, Wave, fitted_wave
 from tacit.protocol.inference.schedule import ACTIVATED, COARSE, FINEST, PLACE, STREAM
 
 POWER: Final = 6
-"""Of the sine of half an angle in SPREAD."""
+"""Power of the sine of half an angle in SPREAD."""
 SPREAD: Final = Wave(
     constant=10 << 15,
     cosines=(-15 << 15, 6 << 15, -1 << 15),
@@ -34,61 +34,61 @@ SPREAD: Final = Wave(
     precision=20,
     words=1,
 )
-"""Next to nothing for what is in range, and 1 at half a turn. With it a sum over the hidden values of a token is hardly
-more than what the largest of them adds."""
+"""Nearly zero in range, and 1 at half a turn. So a sum over the hidden values of a token is hardly more than the
+contribution of the largest of them."""
 _SPREAD_BITS: Final = 5
-"""Fractional bits of its coefficients: there is nothing behind them."""
+"""Fractional bits of its coefficients, which are exact."""
 _LEAST_WORDS: Final = 11
-"""Fractional bits of the words of GELU's waves: as many as SPREAD takes, whatever GELU itself takes."""
+"""Fractional bits of the words of GELU's harmonics: at least as many as SPREAD needs."""
 SPREAD_LEVELS: Final = PLACE
-"""Bits that are compared of such a sum, which is a small part of what is possible."""
+"""Compared bits of such a sum, whose permitted range is a small part of the possible one."""
 _WIDTHS: Final = tuple(2.0 ** (part / 4) for part in range(8))
-"""How many times as wide as what is possible the opened ring is: whatever takes the fewest harmonics. Wider ones have
-room for what is in range to be hardly less than what is possible, and a period near to what is best."""
+"""Candidate widths of the opened ring, relative to the possible range; the one with the fewest harmonics is taken.
+Wider rings allow permitted ranges close to the possible one, and better periods."""
 _FULLEST: Final = 0.9
-"""Part of a period that values in range take, at most: the rest leads from one end to the other."""
+"""Largest part of a period for values in range: the rest connects both ends."""
 GELU_CUT: Final = STREAM - ACTIVATED
-"""Bits that are cut off values behind GELU, at most: they are modulo 2^STREAM before, and modulo 2^ACTIVATED then."""
+"""Most bits truncated after GELU: values are modulo 2^STREAM before, and modulo 2^ACTIVATED then."""
 _LEAST_PRECISION: Final = 12
-"""Of SPREAD, if it has the words of GELU's waves."""
+"""Least precision of SPREAD with the words of GELU's harmonics."""
 _GELU_NOISES: Final = (2.0**-12.5, 2.0**-12, 2.0**-11.5, 2.0**-10.5)
-"""The least that leaves few enough bits."""
+"""Candidates; the least one with few enough bits is taken."""
 _GELU_TOLERANCE: Final = 2.0**-11.5
-"""Of GELU: relative to its argument, or to 1, if that is larger."""
+"""Tolerance of GELU, relative to its argument, or to 1 if that is larger."""
 _USUAL_REACH: Final = 12.0
-"""Where values reach further, tolerance and noise grow by the root of that: what the next layer adds up grows too, but
-the most of its values are as small as ever, and in DINOv2's first block an error in all of them is the largest."""
+"""Beyond this range, tolerance and noise grow by its square root: the next layer's sums grow too, but most values stay
+small, and in DINOv2's first block an error in all of them is the largest."""
 
 
 @dataclass(frozen=True)
 class FittedHidden:
     gelu: Wave | None
     spread: CheckedSum
-    """Of a token."""
+    """Check of a token's hidden values."""
     scale: float
-    """Of hidden values as they are opened."""
+    """Scale of hidden values at their opening."""
     opened: int
     bits: int
     cut: int
-    """Bits that are cut off the values behind GELU."""
+    """Bits truncated from the values after GELU."""
 
     @property
     def octets(self) -> tuple[int, int]:
-        """About what the preprocessing of a value takes, and the bits of the approximation."""
+        """Approximate preprocessing bytes of a value, and the bits of the approximation."""
         assert self.gelu is not None
         checks = CHECK_HARMONICS if self.opened > COARSE else 0
         return 10 * len(self.gelu.cosines) + 14 * checks, self.gelu.bits
 
 
 def fitted_hidden(functions: Functions, bounds: Bounds, ceiling: float, width: int, activated: int) -> FittedHidden:
-    """Of so many hidden values of a token, which can reach the ceiling; activated: fractional bits of the values behind
-    GELU, at most. BoundError, and FitError."""
+    """Fit GELU for `width` hidden values of a token, bounded by the ceiling. activated: most fractional bits of its
+    result. BoundError and FitError."""
     if functions.quadratic:
         return _quadratic(bounds.hidden**2, ceiling, width, activated)
     found: list[FittedHidden] = []
     failure: FitError | None = None
     for times in _WIDTHS:
-        turn = 2 * ceiling / SPARE * times  # None that is possible goes round.
+        turn = 2 * ceiling / SPARE * times  # No possible value wraps.
         narrow = _fullest(turn, ceiling, bounds.hidden, width)
         for opened in sorted({COARSE, narrow, max(narrow - 1, COARSE)}):
             for noise in _GELU_NOISES:
@@ -103,19 +103,19 @@ def fitted_hidden(functions: Functions, bounds: Bounds, ceiling: float, width: i
 
 
 def _fullest(turn: float, ceiling: float, norm: float, width: int) -> int:
-    """The most bits of a turn whose lowest COARSE hold what is in range."""
+    """The most bits of a turn whose lowest COARSE hold the values in range."""
     reach = _reach(turn, ceiling, _high(turn, norm, width, FINEST), width)
     return COARSE + min(max(math.floor(math.log2(turn * _FULLEST / (2 * reach))), 0), FINEST - COARSE)
 
 
 def _high(turn: float, norm: float, width: int, opened: int) -> float:
-    """What the sum of SPREAD over a token of this norm is at most: no sine is larger than its angle."""
+    """Largest sum of SPREAD over a token of this norm: no sine is larger than its angle."""
     return min((math.pi * norm / turn) ** POWER, width) + 2 * spread_slack(width, opened)
 
 
 def _reach(turn: float, ceiling: float, high: float, width: int) -> float:
-    """What a value is at most where the sum of SPREAD over its token is `high`: no single one has more than the sum of
-    all, and comparisons are a little coarser than that."""
+    """Largest value if the sum of SPREAD over its token is `high`: one value has at most the whole sum, and comparisons
+    are a little coarser than that."""
     sine = min((high + 2.0 ** (1 - SPREAD_LEVELS) / FILLED * width) ** (1 / POWER), 1.0)
     return min(turn / np.pi * math.asin(sine), ceiling / SPARE)
 
@@ -162,7 +162,7 @@ def spread_ring(opened: int) -> int:
 
 
 def spread_wave(gelu: Wave, opened: int, width: int) -> Wave:
-    """SPREAD by the words that check so many hidden values of so many bits."""
+    """SPREAD with the words that check so many hidden values of so many bits."""
     if opened > COARSE:
         return msgspec.structs.replace(SPREAD, words=NORM_WAVE_BITS)
     room = math.floor(math.log2(2**STREAM * FILLED / (width + 2 * spread_slack(width, opened))))
@@ -175,7 +175,7 @@ def spread_wave(gelu: Wave, opened: int, width: int) -> Wave:
 def _quadratic(squares: float, ceiling: float, width: int, activated: int) -> FittedHidden:
     activated = min(activated, _room((ceiling**2 + 2 * ceiling + 4) / 8))
     bits = math.floor(math.log2(2 ** (COARSE - 2) * SPARE / ceiling))
-    # The sum of all squares has to fit, and what is cut off.
+    # The sum of all squares must fit, and so must the truncated bits.
     fitting = math.floor(math.log2(2**STREAM * FILLED / (width * ceiling**2)) / 2)
     bits = min(bits, fitting, (activated + GELU_CUT - 3) // 2)
     if bits < 4:
@@ -189,8 +189,8 @@ def _place(ring: int, *, unit: float, most: float, high: float) -> CheckedSum:
 
 
 def spread_slack(width: int, opened: int) -> float:
-    """What is added to a sum of SPREAD over so many values, lest rounding make it negative. The deviation of the
-    rounding of a term is below 2^-13 with the words of GELU (2^-13.8 with _LEAST_WORDS, 2^-13 with _LEAST_PRECISION),
-    and below 2^-20.6 with the words that check alone, where that of the factors counts; this is six times that of the
-    sum at least."""
+    """Offset of a sum of SPREAD over so many values, so that rounding cannot make it negative. The standard deviation
+    of a term's rounding is below 2^-13 with the words of GELU (2^-13.8 with _LEAST_WORDS, 2^-13 with _LEAST_PRECISION),
+    and below 2^-20.6 with the checking words alone, where the factors' rounding dominates; this is at least six times
+    that of the sum."""
     return 2.0 ** -(10.4 if opened == COARSE else 18) * math.sqrt(width)

@@ -1,8 +1,8 @@
-"""The ledger of an owner: what its peers have used of its limits of a day, on the disk.
+"""The ledger of an owner: its peers' use of its daily limits, on disk.
 
-A restart renews nothing: the file is JSON, written anew as a whole and synchronised before the pass that it counts
-begins. Entries of former days are left out; a peer without an entry counts from the latest day, so that nobody gains by
-a clock that went ahead and came back.
+A restart renews nothing: the JSON file is rewritten atomically and synchronised before the counted pass begins. Entries
+of former days are dropped. A peer without an entry counts from the latest day, so that a clock that ran ahead and was
+set back grants nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tacit.protocol.inference.quota import Spent
 
 
 class Ledger:
-    """path: of the file, 0600; None: it is kept in memory alone. ValueError for a file that is none."""
+    """path: of the file, 0600; None: in memory alone. ValueError for an invalid file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -37,7 +37,7 @@ class Ledger:
         return self._spent.get(peer, Spent(day=latest))
 
     def keep(self, peer: str, spent: Spent) -> None:
-        """Note what a peer has used, and return when it is on the disk. OSError, and nothing is noted."""
+        """Persist a peer's use before returning. OSError, and nothing is recorded."""
         kept = {name: each for name, each in self._spent.items() if each.day >= spent.day} | {peer: spent}
         if self._path is not None:
             replace_file(self._path, msgspec.json.encode(kept))

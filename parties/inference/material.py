@@ -1,9 +1,9 @@
-"""Requests of private inference to the dealer: what each party draws, what the dealer corrects, how both owners order.
+"""Requests of private inference to the dealer: each party's draws, the dealer's corrections, and the owners' orders.
 
-docs/spec/inference-material.md specifies every request. `Narrow` reads a value of few bits that was opened under a mask
-r back modulo 2^words, without another message: the wrap of the sum follows from the highest bits of mask and sum, and
-the dealer knows the powers of r for either outcome (the trick of Escudero et al., ePrint 2020/338, section 5.1). The
-dealer learns neither which function is computed nor bounds: its randomness is the same for all functions.
+docs/spec/inference-material.md specifies every request. `Narrow` extends the ring of a value of few bits, opened under
+a mask r, to modulo 2^words without another message: the wrap of the sum follows from the highest bits of mask and sum,
+and the dealer knows the powers of r for either outcome (Escudero et al., ePrint 2020/338, section 5.1). The dealer
+learns neither the computed function nor its bounds: its randomness is the same for all functions.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tacit.protocol.inference.schedule import COARSE, FINEST, PLACE, THRESHOLD_L
 
 LARGEST_DEGREE: Final = 16
 LARGEST_OPERANDS: Final = 32
-"""Of one request, and its largest number of products."""
+"""Most operands of one request, and most products."""
 NORM_WAVE_BITS: Final = 20
-"""Fractional bits of the waves of queries and keys."""
+"""Fractional bits of the harmonics of queries and keys."""
 CHECK_HARMONICS: Final = 3
 NORM_WORDS: Final = 48
-"""Ring of these waves, and of their sums."""
+"""Ring bits of these harmonics, and of their sums."""
 CHECK_WORDS: Final = 56
-"""Ring of the waves that check hidden values, and of their sums."""
+"""Ring bits of the harmonics that check hidden values, and of their sums."""
 DATA_OWNER: Final = 1
 
 Degree = Annotated[int, Meta(ge=1, le=LARGEST_DEGREE)]
@@ -61,7 +61,7 @@ class _Shared(Request, frozen=True):
 
 
 class Narrow(_Shared, frozen=True):
-    """Powers of the mask of a value of few bits, and its products with the masks of a factor."""
+    """Ring extension of a value of few bits: powers of its mask, and their products with the masks of a factor."""
 
     shape: Shape
     bits: Bits
@@ -69,7 +69,7 @@ class Narrow(_Shared, frozen=True):
     factor: Shape | None = None
     """Shape of the factor, which broadcasts."""
     words: Bits = WORD_BITS
-    """Ring of what is computed from it; wider than the value."""
+    """Ring bits of the results; wider than the value."""
 
     def __post_init__(self) -> None:
         if self.words <= self.bits:
@@ -122,7 +122,7 @@ class Matrix(Product, frozen=True):
 
 
 class Contraction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A product of two operands, by their numbers from 0 (see ring.py)."""
+    """A product of two operands, given by their numbers from 0 (see ring.py)."""
 
     left: Annotated[int, Meta(ge=0, lt=LARGEST_OPERANDS)]
     right: Annotated[int, Meta(ge=0, lt=LARGEST_OPERANDS)]
@@ -130,7 +130,7 @@ class Contraction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Products(_Shared, frozen=True):
-    """Products of shared operands, each of which is masked and opened once, whatever it is multiplied by."""
+    """Products of shared operands, each of which is masked and opened once for all its products."""
 
     operands: Annotated[tuple[Shape, ...], Meta(max_length=LARGEST_OPERANDS)]
     products: Annotated[tuple[Contraction, ...], Meta(max_length=LARGEST_OPERANDS)]
@@ -156,10 +156,9 @@ class Products(_Shared, frozen=True):
 
 
 class Scores(_Shared, frozen=True):
-    """Products of queries [..., T, d] and keys [..., T, d], and the first wave of every entry of both.
+    """Products of queries [..., T, d] and keys [..., T, d], and the first harmonic of every entry of both.
 
-    Of the sum that is opened, and so of the mask, the lowest `queries` bits, or `keys` bits, are one turn of the wave.
-    """
+    One period is the lowest `queries` or `keys` bits of the opened sum, and so of the mask."""
 
     shape: Annotated[Shape, Meta(min_length=2)]
     words: Bits
@@ -183,16 +182,16 @@ class Scores(_Shared, frozen=True):
 
 
 def turned(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """The lowest `bits` bits, COARSE of them: where in the turn of a wave a word is."""
+    """The lowest `bits` bits, reduced to COARSE of them: the word's position in the period."""
     place = words >> (bits - COARSE) if bits > COARSE else words << (COARSE - bits)
     return place & ((1 << COARSE) - 1)
 
 
 class Waves(_Shared, frozen=True):
-    """The waves of the mask of a value, whose lowest COARSE bits are one period.
+    """Harmonics of the mask of a value, whose lowest COARSE bits are one period.
 
-    Where it has more bits, CHECK_HARMONICS waves of the period of its whole ring follow, of NORM_WAVE_BITS fractional
-    bits, by which the value is checked."""
+    For wider values, CHECK_HARMONICS harmonics of the whole ring's period follow, with NORM_WAVE_BITS fractional bits,
+    for the range check."""
 
     shape: Shape
     harmonics: Annotated[int, Meta(ge=1, le=LARGEST_HARMONICS)]
@@ -200,7 +199,7 @@ class Waves(_Shared, frozen=True):
     """Fractional bits."""
     words: Bits
     bits: Annotated[int, Meta(ge=COARSE, le=FINEST)] = COARSE
-    """Of the value."""
+    """Bits of the value."""
 
     def free(self, rank: int) -> list[Draw]:
         return [Draw(self.shape, self.bits)]
@@ -235,19 +234,19 @@ class Fixed(Linear, frozen=True):
 
 
 class Lookup(Request, frozen=True):
-    """Where a value of PLACE bits is, to look up functions of it, and whether it is within bounds."""
+    """DPF and DCF keys of a value of PLACE bits, for table lookups and comparisons with bounds."""
 
     shape: Shape
     domain: Annotated[int, Meta(ge=1, le=PLACE)] = PLACE
-    """Functions are of the lowest so many bits."""
+    """Functions depend on the lowest so many bits."""
     index: Annotated[int, Meta(ge=0, le=14)] = 0
     """A function has a value and a slope for each of 2^index intervals; 0: bounds alone."""
     slope: Annotated[int, Meta(ge=0, le=16)] = 0
-    """Bits of a place within its interval."""
+    """Bits of a position within its interval."""
     levels: Annotated[int, Meta(ge=1, le=PLACE)] = THRESHOLD_LEVELS
-    """Bits, the highest, of what is compared with bounds."""
+    """Number of highest bits that are compared with bounds."""
     words: Annotated[int, Meta(ge=PLACE, le=WORD_BITS)] = PLACE
-    """Ring of the shares of a comparison's outcome."""
+    """Ring bits of the shares of a comparison's outcome."""
 
     def __post_init__(self) -> None:
         if self.index + self.slope > self.domain:
@@ -294,7 +293,7 @@ def _unsigned(words: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.ui
 
 
 AnyBlockRequest = Narrow | Matrix | Products | Scores | Waves | Fixed | Lookup | Weight | Product | Square | Truncation
-"""Requests that a dealer meets; the last three are those of CrypTen (parties/crypten/computation.py)."""
+"""Requests that a dealer accepts; the last three are those of CrypTen (parties/crypten/computation.py)."""
 
 _OWNERS: Final = 2
 
@@ -304,7 +303,7 @@ def encoded_requests(requests: Sequence[AnyBlockRequest]) -> bytes:
 
 
 def decoded_requests(data: bytes) -> tuple[AnyBlockRequest, ...]:
-    """The inverse. RequestError for anything else, or more than a dealer deals at once."""
+    """The inverse. RequestError for invalid requests, or more than a dealer serves at once."""
     try:
         requests = msgspec.msgpack.decode(data, type=tuple[AnyBlockRequest, ...])
         for request in requests:
@@ -321,26 +320,25 @@ def correction_bytes(request: AnyBlockRequest) -> int:
 
 
 def drawn(request: AnyBlockRequest, *, rank: int, key: bytes) -> list[torch.Tensor]:
-    """What an owner draws for a request with its own key of it."""
+    """An owner's random words for a request, from its own key."""
     return expand(request, rank, Keystream(key))
 
 
 def openable(request: AnyBlockRequest) -> bool:
-    """Whether the streams of a request may be revealed, unless it is used: not those that mask weights."""
+    """Whether the streams of a request may be revealed if it was not used: not those that mask weights."""
     return not isinstance(request, Weight | Linear)
 
 
 def recomputed(request: AnyBlockRequest, keys: Sequence[bytes]) -> bytes:
-    """What the dealer must have sent for a request, from both owners' keys of it, the model owner's first."""
+    """Recompute the dealer's correction for a request from both owners' keys of it, the model owner's first."""
     return bytes(encoded_correction(request, correct(request, [Keystream(key) for key in keys])) or b"")
 
 
 def corrected(request: AnyBlockRequest, data: bytearray) -> list[torch.Tensor]:
-    """The dependent words of a request, out of what the dealer sent."""
+    """The dependent words of a request, decoded from the dealer's correction."""
     octets, start = np.frombuffer(data, np.uint8), 0
     found: list[torch.Tensor] = []
-    # Equal ones, of which most of it are, are in one piece of memory, large enough to go back to the system when they
-    # are used up.
+    # Words of the same kind, which most are, share one allocation, large enough to return to the system after use.
     for draw, equal in groupby(request.dependent()):
         shape = (len(list(equal)), *draw.shape)
         end = start + math.prod(shape) * byte_width(draw.bits)
@@ -350,7 +348,7 @@ def corrected(request: AnyBlockRequest, data: bytearray) -> list[torch.Tensor]:
 
 
 def encoded_correction(request: AnyBlockRequest, words: Iterable[torch.Tensor]) -> memoryview | None:
-    """The dependent words of a request as their receivers are sent them; None where there are none."""
+    """The dependent words of a request, encoded for their receivers; None if it has none."""
     draws = request.dependent()
     parts = zip(words, [draw.bits for draw in draws], strict=True)
     octets = joined(parts, correction_bytes(request))

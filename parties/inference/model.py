@@ -1,8 +1,8 @@
-"""A transformer for private inference: its public sizes and scales, and its weights as whole numbers.
+"""A transformer for private inference: its public sizes and scales, and its weights as integers.
 
 The model owner measures the scales in the clear on typical images and sends them to the data owner. The data owner
-refuses whatever exceeds the limits declared here and in scales.py: within them, no value makes a party fail, allocate
-more than the sizes permit, or compute anything but wrong numbers.
+refuses values beyond the limits declared here and in scales.py: within them, no value makes a party fail, allocate more
+than the sizes permit, or compute anything but wrong numbers.
 
 The scale and shift of LayerNorm are folded into the layer behind it.
 """
@@ -46,10 +46,10 @@ from tacit.parties.inference.waves import FitError, table_digest
 from tacit.protocol.inference.schedule import POOLED, STREAM, VECTORS, Sizes, layer_shapes
 
 _LOGITS: Final = 2.0**28
-"""Scale of logits before they are cut, unless they may be too large for it."""
+"""Scale of logits before truncation, unless they may be too large for it."""
 _SMALLEST_SPREAD: Final = 2.0**-20
 PRINTABLE: Final = r"^[^\x00-\x1f\x7f-\x9f]*$"
-"""Nothing that a terminal would obey."""
+"""Excludes control characters, which a terminal would obey."""
 
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
@@ -62,32 +62,32 @@ class NormPreScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class EmbeddingScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pixel: Positive
     largest: Positive
-    """Pixel, of either sign."""
+    """Largest magnitude of a pixel."""
     norm_pre: NormPreScales | None = None
-    """None where no LayerNorm stands before the blocks."""
+    """None without a LayerNorm before the blocks."""
 
 
 class HeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     norm: Norm | None
     """None behind an attention pool."""
     logits: Positive
-    """Before they are cut."""
+    """Scale before truncation."""
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What goes in and what comes out, for people: all that a data owner cannot know of somebody else's model."""
+    """Input and output of a model, for people: all that a data owner cannot know of another party's model."""
 
     mean: tuple[Share, ...]
-    """Of the pixels of every channel, as a fraction of 255; it is subtracted from all images."""
+    """Mean of each channel's pixels, as a fraction of 255; it is subtracted from all images."""
     std: tuple[Annotated[float, Meta(gt=0.0, le=1.0)], ...]
-    """By which they are divided then."""
+    """Divisor of each channel after that."""
     white: Annotated[int, Meta(ge=1, le=255)]
     interpolation: Interpolation = "bilinear"
-    """By which image files are scaled; with `squash` and `crop` as of tacit.models.datasets.samples.Scaling."""
+    """Interpolation of image files; with `squash` and `crop` as in tacit.models.datasets.samples.Scaling."""
     squash: bool = True
     crop: Annotated[float, Meta(ge=LEAST_CROP, le=1.0)] = 1.0
     classes: tuple[Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)], ...]
-    """Their names, which the data owner's terminal shows; none: results are features, not logits of classes."""
+    """Class names, shown on the data owner's terminal; empty: results are features, not logits of classes."""
 
     @property
     def scaling(self) -> Scaling:
@@ -95,7 +95,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Made by `fitted_model`, or read from what the model owner said. ValueError for parts that do not fit."""
+    """Made by `fitted_model`, or read from a model owner's message. ValueError for inconsistent parts."""
 
     sizes: Sizes
     waves: Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -104,7 +104,7 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     blocks: Annotated[tuple[Scales, ...], Meta(min_length=1)]
     head: HeadScales
     interface: Interface | None = None
-    """None where both ends know it from elsewhere."""
+    """None if both owners know it otherwise."""
 
     def __post_init__(self) -> None:
         if self.sizes.whole:
@@ -154,15 +154,14 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class FittedModel:
     public: PublicModel
     balances: tuple[torch.Tensor, ...]
-    """float64 [H]: what queries are multiplied by, and keys divided, so that both reach as far."""
+    """float64 [H]: factor of queries and divisor of keys, which balances their magnitudes."""
 
 
 def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, margin: float) -> FittedModel:
-    """Of typical images [N, C, S, S], for whose values there is room times the margin.
+    """Fit scales to typical images [N, C, S, S], with room for their values times the margin.
 
-    ValueError for a model or images that do not fit; BoundError for values that are too large for the rings, or have no
-    bound.
-    """
+    ValueError for an unsupported model or images; BoundError for values that are too large for the rings, or have no
+    bound."""
     if margin < 1:
         raise ValueError(f"a margin of {margin} is below 1")
     exact = with_parameters(transformer, lambda name, tensor: tensor.double())
@@ -203,10 +202,10 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
                 reach.append(coarse(norms.before(variance)))
                 with _named(f"block {index}"):
                     norms = norms.after(variance, half.norm, sizes.width, blocks[0].norm1.steps, stream, reach[-1])
-        # A mean has no larger norm than what it is of.
+        # The norm of a mean is at most the largest norm of its terms.
         last_norms = {"token": norms.first, "two tokens": max(norms.first, norms.others)}
         reach.append(coarse(last_norms.get(sizes.pooling, norms.others)))
-        # Inference does not read the other tokens that the last block leaves, adapters do.
+        # Inference does not read the other tokens of the last block's output, adapters do.
         stream = stream_scale(max(*reach, norms.others))
     pixels, weights = (
         max(values.double().square().mean().sqrt().item(), _SMALLEST_SPREAD) for values in (images, projection.weight)
@@ -234,7 +233,7 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
         sizes=sizes,
         waves=table_digest(),
         embedding=EmbeddingScales(
-            # As coarse for the pixels as for the weights, beside what each of them typically is.
+            # As coarse for the pixels as for the weights, relative to their typical values.
             pixel=2.0 ** round(math.log2(entering * weights / pixels) / 2),
             largest=largest,
             norm_pre=norm_pre,
@@ -268,10 +267,10 @@ def _named(part: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TokenNorms:
-    """What the norms of tokens of the residual stream are at most."""
+    """Largest norms of tokens of the residual stream."""
 
     first: float
-    """Norm of the first token, the class token where there is one."""
+    """Norm of the first token, the class token if there is one."""
     others: float
 
     def before(self, bounds: VarianceBounds) -> float:
@@ -281,7 +280,7 @@ class TokenNorms:
     def after(
         self, bounds: VarianceBounds, half: float, width: int, steps: int | None, stream: float, reach: float
     ) -> TokenNorms:
-        """Behind the half of a block that begins with this LayerNorm, and adds at most `half` to a token."""
+        """Norms after the half of a block that begins with this LayerNorm, and adds at most `half` to a token."""
         norm = fitted_norm(
             bounds, width=width, epsilon=0.0, steps=steps, stream=stream, norm=reach, normalised=HEAD_INPUT
         )
@@ -304,7 +303,7 @@ def _embedded_norms(exact: FriendlyTransformer, pixel: float) -> TokenNorms:
 
 
 def _norm_pre(exact: FriendlyTransformer, images: torch.Tensor, embedded: TokenNorms, margin: float) -> NormPreScales:
-    """Scales of the LayerNorm before the blocks; its input has one of its own."""
+    """Scales of the LayerNorm before the blocks, whose input has a separate scale."""
     bounds, layer = before_norm(exact, images, margin), exact.norm_pre
     assert layer is not None
     norm = coarse(embedded.before(bounds))
@@ -330,8 +329,8 @@ def _normalised_norms(layer: LayerNorm) -> TokenNorms:
 
 
 def _entries(block: Block, balance: torch.Tensor, tokens: int) -> tuple[float, float]:
-    """The largest magnitude of an entry of a query, and of a key less the mean of its image, balanced, by
-    Cauchy-Schwarz (see models/friendly/calibration.py)."""
+    """Largest magnitudes of a query's entry, and of a centred key's entry, both balanced, by Cauchy-Schwarz (see
+    models/friendly/calibration.py)."""
     weight, bias = folded(block.norm1, block.attn.qkv)
     width = weight.shape[1]
     entries = (weight.norm(dim=-1) * math.sqrt(width)).reshape(3, len(balance), -1)
@@ -361,10 +360,9 @@ def _typical(block: Block, balance: torch.Tensor) -> TypicalWeights:
 
 
 WEIGHT_BITS_LIMIT: Final = 26
-"""Of the greatest entry of a weight, with its sign."""
+"""Most bits of the greatest entry of a weight, including the sign."""
 LEAST_WEIGHT_BITS: Final = 5
-"""Of a typical entry of a column; rounding then changes each by one part in a hundred, and what many add up to by far
-less."""
+"""Least bits of a typical entry of a column: rounding then changes each entry by one percent, and sums by far less."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -375,17 +373,16 @@ class IntegerWeight:
     bias: torch.Tensor
     """int64 (out), at the scale of the product; of the embedding (tokens, out)."""
     bits: int
-    """Of the greatest word, with its sign."""
+    """Bits of the greatest word, including the sign."""
 
 
 def integer_model(
     transformer: FriendlyTransformer, public: PublicModel, balances: Sequence[torch.Tensor]
 ) -> dict[str, IntegerWeight]:
-    """Of every layer, by the names and in the order of tacit.protocol.inference.schedule.layer_shapes.
+    """Integer weights of every layer, by the names and in the order of tacit.protocol.inference.schedule.layer_shapes.
 
-    balances: of every block, as of a FittedModel. ValueError for another model than the public one was made
-    of, and for weights that are too large, too coarse, or not finite.
-    """
+    balances: of every block, see FittedModel. ValueError for a model that does not match the public one, and for
+    weights that are too large, too coarse, or not finite."""
     pixel, norm_pre = public.embedding.pixel, public.embedding.norm_pre
     if (transformer.norm_pre is None) is not (norm_pre is None):
         raise ValueError("the model, or the public one, has a LayerNorm before the blocks, and the other has none")
@@ -415,7 +412,7 @@ def integer_model(
 
 
 def _head(transformer: FriendlyTransformer, public: PublicModel) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Weight and bias of the head, and the scale of what it takes. Behind a pool these are values and their mean."""
+    """Weight and bias of the head, and the scale of its input. Behind a pool the input is values and their mean."""
     if transformer.norm is None or public.head.norm is None:
         with torch.no_grad():
             weight = transformer.head.weight.double()
@@ -424,7 +421,7 @@ def _head(transformer: FriendlyTransformer, public: PublicModel) -> tuple[torch.
         return torch.cat([weight, weight.sum(1, keepdim=True)], 1), shift, public.stream / 2.0 ** (STREAM - POOLED)
     weight, shift = folded(transformer.norm, transformer.head)
     if public.sizes.pooling == "mean of normalised":
-        weight = weight / public.sizes.patches  # Their sum is what it reads.
+        weight = weight / public.sizes.patches  # It reads their sum.
     return weight, shift, public.head.norm.normalised
 
 
@@ -439,19 +436,19 @@ def _scaled(layer: LayerNorm | None, public: PublicModel) -> dict[str, IntegerWe
 
 
 def weight_octets(weights: Mapping[str, IntegerWeight]) -> Iterator[memoryview]:
-    """Words and bias of every layer in order, as little-endian int64: what a commitment is made to."""
+    """Words and bias of every layer in order, as little-endian int64: the committed bytes."""
     for weight in weights.values():
         for words in (weight.words, weight.bias):
             yield np.ascontiguousarray(words.cpu().numpy(), "<i8").data.cast("B")
 
 
 def integer_weights(block: Block, scales: Scales, balance: torch.Tensor, tokens: int) -> dict[str, IntegerWeight]:
-    """Of every layer. ValueError for weights that are too large, too coarse, or not finite."""
+    """Integer weights of every layer. ValueError for weights that are too large, too coarse, or not finite."""
     weight, bias = folded(block.norm1, block.attn.qkv)
     width = weight.shape[1]
     bias[width : 2 * width] = 0.0  # All keys have it, so it goes with their mean.
     balance = balance.repeat_interleave(width // len(balance))
-    # Scales of the columns of a product, before it is cut.
+    # Scales of the columns of a product, before truncation.
     joint = torch.cat(
         [
             balance * scales.query * 2.0 ** (WORD_BITS - VECTORS),
@@ -469,8 +466,8 @@ def integer_weights(block: Block, scales: Scales, balance: torch.Tensor, tokens:
 
 
 def _stream(layer: LinearLayer, *, mean: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias of a layer that adds to the residual stream, without what LayerNorm would take away again.
-    mean: that follows as one output more."""
+    """Weight and bias of a layer that adds to the residual stream, without the mean that LayerNorm would remove. mean:
+    append that mean as one more output."""
     with torch.no_grad():
         weight = layer.weight.double()
         bias = torch.zeros(len(weight), dtype=torch.float64) if layer.bias is None else layer.bias.double()
@@ -485,7 +482,7 @@ def _centred(values: torch.Tensor, axis: int) -> torch.Tensor:
 def _integer(
     name: str, weight: torch.Tensor, bias: torch.Tensor, before: float, after: float | torch.Tensor
 ) -> IntegerWeight:
-    """Of a weight [out, in] whose input has the scale `before` and whose output has `after`."""
+    """Round a weight [out, in] whose input has the scale `before` and whose output has `after`."""
     scaled, shift = weight.double().T * after / before, bias * after
     if not bool(scaled.isfinite().all() and shift.isfinite().all()):
         raise ValueError(f"{name} holds a value that is not finite")

@@ -1,7 +1,7 @@
-"""The model owner of private inference: it serves several data owners at a time, and charges each to a quota on disk.
+"""The model owner of private inference: it serves several data owners at a time, and persists each one's quota.
 
 It listens for data owners and has one link to the dealer, which serves all sessions. Each session is a conversation
-with a program and threads of its own; a failure in one leaves the others alone. Only a lost dealer ends all.
+with its own program and threads; a failure in one does not affect the others. Only a lost dealer ends all.
 """
 
 from __future__ import annotations
@@ -59,19 +59,18 @@ class ModelOwnerSettings(ServingSettings):
     """How many of 65,536 requests to the dealer are audited (protocol/inference/audit.py)."""
     quota: Quota = field(default_factory=Quota)
     ledger: Path | None = None
-    """Where it keeps what they have used; None: in memory, until it ends."""
+    """File of the data owners' quotas; None: in memory, until the process ends."""
     ahead: int | None = AHEAD
     reconnect: ReconnectPolicy = field(default_factory=ReconnectPolicy)
     device: torch.device = CPU
 
 
 class ModelOwnerParty(ServingParty[InferenceModelOwner]):
-    """Serves until it is cancelled. ValueError for a roster without a dealer, a ledger that cannot be read, and results
-    that cannot be told of the model.
+    """Serve until cancelled. ValueError for a roster without a dealer, an unreadable ledger, and results that the model
+    cannot reveal.
 
-    model: what it computes with. It may be replaced while it serves: sessions that agreed on another one end, and the
-    next ones get the new one.
-    """
+    model: may be replaced during serving: sessions that agreed on another one end, and the next ones get the new
+    one."""
 
     KINDS: ClassVar[Kinds] = INFERENCE_MESSAGES
     MACHINE: ClassVar[type[InferenceModelOwner]] = InferenceModelOwner
@@ -157,13 +156,13 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         self._programs[machine] = asyncio.ensure_future(self._program(conversation, machine, self.model))
 
     async def _program(self, conversation: Conversation, machine: InferenceModelOwner, model: OwnedModel) -> None:
-        """One session from its beginning to its end, which the event_log tells."""
+        """Run one session from beginning to end, and report it to the event log."""
         began = Conversation.now()
         self.event_log.write(SessionOpened(peers=[machine.peer]))
         try:
             await self._session(conversation, machine, model)
         except InferenceError:
-            pass  # How it ended is told below.
+            pass  # The end is reported below.
         except Exception as error:
             conversation.fail(error)
         finally:
@@ -212,7 +211,7 @@ async def mask_layers(
     model: OwnedModel,
     device: torch.device,
 ) -> None:
-    """Tell the masked weights of all layers, and begin to prepare passes with them."""
+    """Send the masked weights of all layers, and begin to prepare passes with them."""
     numbers = await preparation.masks()
     layers: dict[str, FixedLinear] = {}
     for position, (name, weight) in enumerate(model.weights.items()):
@@ -220,7 +219,7 @@ async def mask_layers(
         bits = layer_bits(name, whole=model.public.sizes.whole)
         masked = await worker(packed, weight.words - mask, bits)
         conversation.hear(machine.mask(position, masked.data, conversation.now()))
-        await conversation.sent()  # A layer at a time: what is queued takes memory.
+        await conversation.sent()  # A layer at a time, since queued messages take memory.
         layer = FixedLinear(numbers[name], weight.words, weight.bias, weight.bits)
         layers[name] = layer.to(device)
     preparation.begin(layers)

@@ -1,11 +1,11 @@
-"""The operations of private inference on shares: values that are masked, opened in one message, and settled.
+"""The operations of private inference on shares: values are masked, opened in one message, and settled.
 
 No sockets: a program is a generator that yields what it sends and expects (`Communication`) and receives the answer.
-Openings that do not depend on each other share one, which is one round. A party is a rank (MODEL or DATA), its source
-of correlated randomness, and nothing else; both run the same program.
+Independent openings share one message, which is one round. A party is a rank (MODEL or DATA) and its source of
+correlated randomness; both run the same program.
 
-In a product of shared operands (Beaver) each operand is opened once, whenever it is known, for all of its products. A
-product is there as soon as both of its operands are.
+In a product of shared operands (Beaver) each operand is opened once, as soon as it is known, for all of its products. A
+product is available as soon as both of its operands are.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DATA: Final = 1
 
 T = TypeVar("T")
 Words = tuple[torch.Tensor, int]
-"""int64 words, and how many of their lowest bits count."""
+"""int64 words, and the number of their significant lowest bits."""
 Expected = tuple[tuple[int, ...], int]
 """A shape, and the bits of its words."""
 
@@ -63,12 +63,13 @@ Program = Generator[Communication, list[torch.Tensor], T]
 class Party:
     rank: int
     take: Callable[[Request], list[torch.Tensor]]
-    """This party's words for a request: free ones, then shares of the dependent ones. Used once."""
+    """Take this party's words for a request: free ones, then shares of the dependent ones. Used once."""
     device: torch.device = CPU
-    """Where a program's tensors live; what is taken is on the CPU, and so is what comes from the other party."""
+    """Device of a program's tensors; taken words are on the CPU, and so are those from the other party."""
 
     def supplied(self, requests: Iterable[Request]) -> Party:
-        """The same party with the words for these requests at hand, for a program that asks for them in this order."""
+        """Return the same party with the words for these requests at hand, for a program that takes them in this
+        order."""
         words = deque((request, [part.to(self.device) for part in self.take(request)]) for request in requests)
 
         def take(request: Request) -> list[torch.Tensor]:
@@ -80,12 +81,12 @@ class Party:
         return Party(self.rank, take, self.device)
 
     def open(self, operation: str, *masked: Words) -> Program[list[torch.Tensor]]:
-        """Both tell each other their shares; the sums."""
+        """Open values: both parties exchange their shares; returns the sums."""
         received = yield Communication(operation, masked, tuple((tuple(words.shape), bits) for words, bits in masked))
         return [words + other.to(self.device) for (words, _), other in zip(masked, received, strict=True)]
 
     def tell(self, operation: str, words: Words, *, to: int) -> Program[torch.Tensor | None]:
-        """One party tells the other its words, which only the other gets."""
+        """Send one party's words to the other, which alone receives them."""
         if self.rank != to:
             yield Communication(operation, (words,), ())
             return None
@@ -94,7 +95,7 @@ class Party:
 
 
 def together(programs: Sequence[Program[T]]) -> Program[list[T]]:
-    """Programs of the same steps, one after the other between two exchanges; what they send travels together."""
+    """Run programs of the same steps side by side; their messages of a step travel together."""
     results: list[T] = []
     received: Sequence[list[torch.Tensor] | None] = [None] * len(programs)
     while True:
@@ -113,10 +114,9 @@ def together(programs: Sequence[Program[T]]) -> Program[list[T]]:
 
 
 class NarrowValue:
-    """A shared value of few bits, opened under a mask; from there on in a wide ring (see material.py).
+    """A shared value of few bits, opened under a mask, with its ring extension (see material.py).
 
-    |x| < 2^(bits - 2). Powers, and a product with a factor that is opened too, cost no message.
-    """
+    |x| < 2^(bits - 2). Powers, and a product with a factor that is opened too, cost no message."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class NarrowValue:
         self._mask = words[0]
         self._factor_mask = words[0] if factor is None else words[1]
         first, *others = words[1 if factor is None else 2 :]
-        # The share of r_0 itself: the dealer's word says what the sum of the masks drawn has too much.
+        # The share of r_0 itself: the dealer's word is the excess of the sum of the drawn masks.
         self._dependent = [self._mask + (first << bits), *others]
         self._place = self._public = words[0]
 
@@ -143,7 +143,7 @@ class NarrowValue:
 
     def settle(self, opened: torch.Tensor) -> None:
         place = opened & ((1 << self._bits) - 1)
-        # What powers and products differ by is 2^bits times the dealer's words.
+        # Powers and products of both outcomes differ by 2^bits times the dealer's words.
         wrapped = place >> (self._bits - 1) << self._bits
         self._place = place
         self._public = place - (1 << (self._bits - 2))
@@ -152,10 +152,9 @@ class NarrowValue:
         self._dependent = [torch.addcmul(low, wrapped, difference) for low, difference in pairs]
 
     def polynomial(self, coefficients: Sequence[int]) -> torch.Tensor:
-        """The share, in the wide ring, of the sum of coefficients[i] x^i, of at most the degree asked for.
+        """The share, in the wide ring, of the sum of coefficients[i] x^i, of at most the requested degree.
 
-        P(p - r) is the sum of (-r)^j P^(j)(p) / j!, whose coefficients are whole numbers again.
-        """
+        P(p - r) is the sum of (-r)^j P^(j)(p) / j!, whose coefficients are integers again."""
         rows = _derivatives(tuple(coefficients))
         share = _horner(rows[0], self._public) if self._rank == MODEL else torch.zeros_like(self._public)
         for order, (row, power) in enumerate(zip(rows[1:], self._dependent, strict=False), 1):
@@ -174,7 +173,7 @@ class NarrowValue:
 
 
 class WaveValue:
-    """A function of a value as a sum of waves, whose period is the lowest COARSE bits of the value (see waves.py)."""
+    """Fourier approximation of a function, whose period is the lowest COARSE bits of the value (see waves.py)."""
 
     def __init__(
         self,
@@ -200,14 +199,14 @@ class WaveValue:
     def settle(self, opened: torch.Tensor) -> torch.Tensor:
         """The share of the function's value, times 2^wave.bits, from the sum of both masked shares."""
         self._opened = opened & ((1 << self._bits) - 1)
-        # Most of what a pass holds are these words: those that nothing needs any more are released.
+        # These words are most of a pass's memory, so words are released after their last use.
         words, self._words = self._words, self._words[self._kept]
         return self._sum(self._opened & ((1 << COARSE) - 1), words)
 
     def checked(self) -> torch.Tensor:
-        """The share of another sum of waves, of the period of the whole ring.
+        """The share of another sum of harmonics, whose period is the whole ring.
 
-        Where that is the same period, the sum has no more waves than the function, and its words as many bits."""
+        If that is the same period, the sum has no more harmonics than the function, and its words as many bits."""
         words, self._words = self._words, []
         return self._sum(turned(self._opened, self._bits), words)
 
@@ -221,14 +220,14 @@ class WaveValue:
 
 
 class MatrixValue:
-    """A product of two shared matrices modulo 2^bits: Beaver's, with one opening of each, maybe at different times."""
+    """A Beaver product of two shared matrices modulo 2^bits, whose openings may happen at different times."""
 
     def __init__(self, party: Party, left: tuple[int, ...], right: tuple[int, ...], bits: int) -> None:
         self._rank, self._bits = party.rank, bits
         self._left, self._right, self._product = party.take(Matrix("matmul", left, right, words=bits))
 
     def masked_left(self, share: torch.Tensor) -> Words:
-        """What to open of the factor on the left."""
+        """Masked left factor to open."""
         return share - self._left, self._bits
 
     def masked_right(self, share: torch.Tensor) -> Words:
@@ -240,9 +239,9 @@ class MatrixValue:
 
 
 class ScoresValue:
-    """Products of queries and keys [..., T, d] modulo 2^bits, and for each of them the sum over its entries of
-    1 - cos(2 pi x / 2^turn), which grows with its norm, times 2^(NORM_WAVE_BITS + cosine_bits), and a little more lest
-    rounding make it negative."""
+    """Products of queries and keys [..., T, d] modulo 2^bits, and a measure of the norm of each query and key: the sum
+    over its entries of 1 - cos(2 pi x / 2^turn), times 2^(NORM_WAVE_BITS + cosine_bits), with a small offset so that
+    rounding cannot make it negative."""
 
     def __init__(self, party: Party, shape: tuple[int, ...], bits: int, turns: tuple[int, int]) -> None:
         self._rank, self._bits, self._turns, self._size = party.rank, bits, turns, shape[-1]
@@ -260,7 +259,7 @@ class ScoresValue:
     def spread(self, *opened: torch.Tensor) -> list[torch.Tensor]:
         """The shares modulo 2^NORM_WORDS of the sums, of queries and of keys, [..., T]."""
         bits = cosine_bits(self._size)
-        # Of 2 d terms, each is off by half of 2^-bits and half of 2^-NORM_WAVE_BITS at most.
+        # Of 2 d terms, each has an error of at most half of 2^-bits and half of 2^-NORM_WAVE_BITS.
         constant = self._size * ((1 << (NORM_WAVE_BITS + bits)) + (1 << NORM_WAVE_BITS) + (1 << bits))
         found = []
         for sums, turn, (cosine, sine) in zip(opened, self._turns, self._waves, strict=True):
@@ -274,24 +273,23 @@ class ScoresValue:
 class FixedLinear:
     """x W + b for a weight that was masked once: one message from the data owner, of the size of the input.
 
-    The model owner holds W and b, the data owner F = W - V for the dealer's V. Only the part that does not depend on
-    x, R F, is computed beforehand (`prepared`).
-    """
+    The model owner holds W and b, the data owner F = W - V for the dealer's V. Only R F, the part that does not depend
+    on x, is computed beforehand (`prepared`)."""
 
     number: int
     words: torch.Tensor
     """int64 (in, out): W or F."""
     bias: torch.Tensor | None
-    """int64 (out), at the model owner; what is added."""
+    """int64 (out), at the model owner: the addend."""
     weight_bits: int
-    """Of the greatest entry of W, with its sign."""
+    """Bits of the greatest entry of W, including the sign."""
 
     def to(self, device: torch.device) -> FixedLinear:
         bias = None if self.bias is None else self.bias.to(device)
         return replace(self, words=self.words.to(device), bias=bias)
 
     def prepared(self, party: Party, rows: tuple[int, ...], ring: int) -> PreparedLinear:
-        """Ready for one input of these rows, modulo 2^ring."""
+        """Prepare for one input of these rows, modulo 2^ring."""
         shape = (self.words.shape[0], self.words.shape[1])
         words = party.take(Fixed(MODEL, rows, self.number, shape, ring))
         if party.rank == MODEL:
@@ -344,7 +342,8 @@ def _beaver(
 
 @lru_cache(maxsize=256)
 def _derivatives(coefficients: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The coefficients of P, P', P'' / 2! ...: those of x^i in each are i + 1 times, over the order, those before."""
+    """Coefficients of P, P', P'' / 2! ...: each row's x^i coefficient is i + 1 times the previous row's next one, over
+    the order."""
     rows = [coefficients]
     for order in range(1, len(coefficients)):
         rows.append(tuple(power * value // order for power, value in enumerate(rows[-1]))[1:])
@@ -360,7 +359,7 @@ def _horner(coefficients: Sequence[int], x: torch.Tensor) -> torch.Tensor:
 
 
 def _wrapped(value: int) -> int:
-    """A whole number modulo 2^64, as int64 holds it."""
+    """An integer modulo 2^64, in the range of int64."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -372,7 +371,7 @@ def products_request(operands: Mapping[str, tuple[int, ...]], products: Mapping[
 
 
 class Operands:
-    """One use of a `Products` with names, as of `products_request`."""
+    """One use of a `Products` with named operands and products, see `products_request`."""
 
     def __init__(
         self, party: Party, operands: Mapping[str, tuple[int, ...]], products: Mapping[str, tuple[str, str, str]]
@@ -385,7 +384,7 @@ class Operands:
         self._opened: dict[str, torch.Tensor] = {}
 
     def masked(self, name: str, share: torch.Tensor, bits: int = WORD_BITS) -> Words:
-        """What to open of an operand, once. With fewer bits than a word has its products are right in as many."""
+        """Masked operand to open, once. Opened with fewer bits than a word, its products are correct in as many."""
         if name in self._hidden:
             raise RuntimeError(f"the operand {name} was masked already: a second value under its mask would tell both")
         self._hidden.add(name)

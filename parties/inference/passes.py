@@ -1,15 +1,15 @@
-"""The passes of a session at one owner: preprocessing fetched ahead and made into ready stages, advanced in a thread.
+"""The passes of a session at one owner: fetches preprocessing ahead, prepares stages, and advances them in a thread.
 
-All passes of a session compute one thing (PassPlan), which both owners derive from its terms: here the predictions of a
-model for images. Other protocols have passes of their own, and use the owners as they are.
+All passes of a session compute the same function (PassPlan), which both owners derive from its terms: here a model's
+predictions for images. Other protocols define their own passes, and use the owners unchanged.
 
 While a pass is computed, the correlated randomness of the stages to come is already being fetched: `ahead` stages are
-ready or being made at any time. With `ahead = None` a whole pass is made ready when the one before it is over, and
-nothing beyond it, so that measurements of the online phase are not disturbed. Neither owner waits for the other's
-request: the dealer deals what both have ordered, and both need it.
+ready or being prepared at any time. With `ahead = None` a whole pass is prepared when the previous one is over, and
+nothing beyond it, so that measurements of the online phase are undisturbed. Neither owner waits for the other's
+request: the dealer serves requests that both have ordered, and both need it.
 
-Where the terms have an audit of the dealer (protocol/inference/audit.py), a whole pass is fetched when the one before
-it is over, and held until both owners have audited it, when the pass is asked for; only then it is made into stages.
+If the terms have an audit of the dealer (protocol/inference/audit.py), a whole pass is fetched when the previous one is
+over, and held until both owners have audited it at the pass's start; only then are its stages prepared.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class RoundCost:
     stage: str
     operation: str
     seconds: float
-    """From the end of the round before: computation, messages and waiting."""
+    """Seconds since the end of the previous round: computation, messages and waiting."""
     sent: int
-    """Bytes of words of shares; a message adds its envelope."""
+    """Bytes of share words; a message adds its envelope."""
     received: int
 
 
@@ -72,7 +72,7 @@ class ReadyStage:
 
 @dataclass(frozen=True)
 class ReadyPass:
-    """Enough of a pass is ready for it to begin."""
+    """Enough stages are ready for a pass to begin."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class DeliveredRequest:
 
 @dataclass(frozen=True)
 class DeliveredPass:
-    """All requests of a pass, which are to be audited, by stage."""
+    """All requests of a pass before their audit, by stage."""
 
     stages: Sequence[tuple[PassStage, list[DeliveredRequest]]]
 
@@ -94,7 +94,8 @@ Course = Callable[[int], Sequence[PassStage]]
 
 
 class Preparation:
-    """Of one owner in one session, after the agreement. course: of its passes; ahead: see above."""
+    """Preprocessing of one owner in one session, after the agreement. course: stages of its passes; ahead: see
+    above."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class Preparation:
         self._course = course
         self._audited = conversation.machine.agreed.terms.audited > 0
         self._whole_passes = ahead is None or self._audited
-        # One order more is for the masks, and one may be under way: the dealer lets nobody get further ahead.
+        # One more order for the masks, and one in transit: the dealer lets neither owner get further ahead.
         most = min(len(course(1)), MOST_ORDERS - 2)
         self._room = asyncio.Semaphore(most if ahead is None else min(ahead, most))
         self._enough = most if ahead is None else 1
@@ -125,23 +126,23 @@ class Preparation:
         self._masks = {name: Weight(MODEL, shape) for name, shape in layer_shapes(sizes).items()}
         self._task: asyncio.Task[None] | None = None
         self._numbers = {name: number for number, name in enumerate(self._masks)}
-        """Of the requests for the masks, by the name of the layer."""
+        """Numbers of the mask requests, by the name of the layer."""
         self._taken: defaultdict[int, int] = defaultdict(int)
-        """Bytes of corrections for this owner, by the pass that they are for."""
+        """Bytes of corrections for this owner, by pass."""
 
     async def masks(self) -> Mapping[str, int]:
-        """Wait for the dealer, and have a mask for every layer; the numbers of their requests by name."""
+        """Wait for the dealer to provide a mask for every layer; returns the numbers of their requests by name."""
         self._keys = RequestKeys((await self._conversation.expect(MaterialKey)).key)
         self._order(tuple(self._masks.values()))
         return self._numbers
 
     async def without_layers(self) -> None:
-        """Wait for the dealer, and start to prepare passes in which no layer is computed."""
+        """Wait for the dealer, and start to prepare passes without layers."""
         self._keys = RequestKeys((await self._conversation.expect(MaterialKey)).key)
         self.begin({})
 
     async def mask(self, name: str, number: int) -> torch.Tensor:
-        """V of a layer, at the model owner."""
+        """Mask V of a layer, at the model owner."""
         (words,) = await self._drawn(self._masks[name], number)
         return words
 
@@ -150,19 +151,19 @@ class Preparation:
         self._task = asyncio.ensure_future(self._prepare())
 
     def over(self, number: int) -> int:
-        """The pass of this number is over; how many bytes of the dealer's it has taken here."""
+        """End the pass of this number; returns the bytes of corrections that it used here."""
         self._between_passes.release()
         return self._taken.pop(number, 0)
 
     async def ready(self) -> None:
-        """Until the next pass can begin, or be audited. InferenceError when the session ends before."""
+        """Wait until the next pass can begin, or be audited. InferenceError if the session ends before."""
         if self._audited:
             self._delivered = await self._conversation.expect(DeliveredPass)
         else:
             await self._conversation.expect(ReadyPass)
 
     async def audit(self) -> None:
-        """Audit the dealer before the pass begins, where the terms say so. InferenceError when the session ends before,
+        """Audit the dealer before the pass begins, if the terms require it. InferenceError if the session ends before,
         or a request is wrong."""
         if not self._audited:
             return
@@ -188,7 +189,7 @@ class Preparation:
         self._delivered = DeliveredPass(())
 
     async def _opened(self, candidates: Mapping[int, DeliveredRequest]) -> tuple[int, ...]:
-        """Flip the coin over requests that have arrived; open and check those that it picks, and return their
+        """Toss the joint coin over requests that have arrived; open and check the selected ones, and return their
         numbers."""
         conversation, machine, rank = self._conversation, self._conversation.machine, self._rank
         if rank == DATA:
@@ -207,7 +208,7 @@ class Preparation:
         for number, *keys in zip(picked, own, theirs, strict=True):
             opened = candidates[number]
             if opened.data is None:
-                continue  # The peer alone received something of the dealer.
+                continue  # Only the peer received a correction.
             dealt = await self._worker(recomputed, opened.request, keys if rank == MODEL else keys[::-1])
             if not compare_digest(dealt, opened.data):
                 conversation.refuse(
@@ -219,7 +220,7 @@ class Preparation:
         return picked
 
     async def stages(self) -> AsyncIterator[ReadyStage]:
-        """Those of a pass, in order. InferenceError when the session ends before."""
+        """Yield the stages of a pass, in order. InferenceError if the session ends before."""
         for _ in self._course(self._conversation.machine.number):
             yield await self._next_stage()
 
@@ -230,7 +231,7 @@ class Preparation:
         return ready
 
     async def close(self) -> None:
-        """Stop preparing, also when cancelled meanwhile."""
+        """Stop preparing, even if cancelled meanwhile."""
         try:
             if self._task is not None:
                 await ended(self._task)
@@ -258,7 +259,7 @@ class Preparation:
                     if position + 1 == min(self._enough, len(course)):
                         self._conversation.put(ReadyPass())
         except InferenceError:
-            return  # The program learns of it where it waits.
+            return  # The program notices it at its next wait.
         except Exception as error:
             self._conversation.fail(error)
             raise
@@ -267,7 +268,7 @@ class Preparation:
         requests = stage.requests(self._agreed.images_of(number), self._numbers)
         material: deque[list[torch.Tensor]] = deque()
         for place, request in enumerate(requests, self._order(requests)):
-            # Drawn while the correction is on its way.
+            # Drawn while the correction is in transit.
             words = await self._drawn(request, place)
             data = await self._arrived(request, number)
             material.append(words if data is None else words + corrected(request, data))
@@ -278,7 +279,7 @@ class Preparation:
         return await self._worker(stage.prepared, party, self._agreed.images_of(number), self._layers)
 
     async def _fetched(self, requests: Sequence[AnyBlockRequest], number: int) -> list[DeliveredRequest]:
-        """Order requests for the pass of this number, and wait until their corrections are here."""
+        """Order requests for the pass of this number, and wait for their corrections."""
         first = self._order(requests)
         return [
             DeliveredRequest(request, place, await self._arrived(request, number))
@@ -289,7 +290,7 @@ class Preparation:
         return await self._worker(partial(drawn, request, rank=self._rank, key=self._keys.use(number)))
 
     async def _arrived(self, request: AnyBlockRequest, number: int) -> bytearray | None:
-        """Wait for the next correction, which is of this request, if it is for this owner; number: of the pass."""
+        """Wait for the correction of this request, if this owner receives one; number: of the pass."""
         if not self._receives(request):
             return None
         data = (await self._conversation.expect(MaterialArrived)).data
@@ -297,7 +298,7 @@ class Preparation:
         return data
 
     def _order(self, requests: Sequence[AnyBlockRequest]) -> int:
-        """Order at the dealer; the number of the first request."""
+        """Order requests at the dealer; returns the number of the first."""
         conversation, first = self._conversation, self._keys.order([openable(each) for each in requests])
         corrections = [
             (number, correction_bytes(request))
@@ -318,9 +319,8 @@ async def hold_pass(
 ) -> tuple[Carried | None, list[RoundCost]]:
     """Compute all stages of a pass on this owner's shares; return the last ones, and the costs of the rounds.
 
-    The shares are None if the pass was refused because it is out of range. InferenceError when the session ends before,
-    or a program refuses what the other owner opened.
-    """
+    The shares are None if the pass was refused as out of range. InferenceError if the session ends before, or a program
+    refuses the other owner's opening."""
 
     async def advance(*given: Any) -> tuple[Communication, memoryview | None] | Carried:
         try:
@@ -332,7 +332,7 @@ async def hold_pass(
     since = time.perf_counter()
     async for stage in preparation.stages():
         if carried is None:
-            continue  # What was prepared for the rest of a refused pass serves nobody.
+            continue  # The rest of a refused pass is of no use.
         program = stage.run(carried)
         advanced = await advance(program, None, ())
         while not isinstance(advanced, Carried):
@@ -348,14 +348,14 @@ async def hold_pass(
                 break
             advanced = await advance(program, received, exchange.expected)
         carried = advanced if isinstance(advanced, Carried) else None
-        del stage  # Nor is its correlated randomness held while the next stage is made.
+        del stage  # Release its correlated randomness before the next stage is prepared.
     return carried, costs
 
 
 def _advanced(
     program: Program[Carried], received: bytes | bytearray | None, expected: tuple[Expected, ...]
 ) -> tuple[Communication, memoryview | None] | Carried:
-    """Run a program up to its next exchange: that, and what it opens there; or what it returns."""
+    """Advance a program to its next exchange; returns that with the words to open, or the program's result."""
     try:
         exchange = next(program) if received is None else program.send(_words(received, expected))
     except StopIteration as stop:
@@ -380,7 +380,7 @@ class PassPlan:
     course: Course
     classes: int
     begun: Callable[[torch.Tensor], Carried] = Carried
-    """What a pass begins with, from this owner's share of its images."""
+    """Initial state of a pass, from this owner's share of its images."""
 
 
 Planned = Callable[[Terms], PassPlan]

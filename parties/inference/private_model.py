@@ -1,4 +1,4 @@
-"""A model as its owner holds it for private inference: what is public of it, its weights, and a commitment to them."""
+"""A model prepared by its owner for private inference: its public part, its weights, and a commitment to them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_CLASSES: Final = "labels were asked for, and this model has features instead 
 
 
 class AskedModel(Protocol):
-    """The public part of a model, by whatever protocol it is computed."""
+    """Public part of a model, for any protocol."""
 
     @property
     def sizes(self) -> Sizes: ...
@@ -45,7 +45,7 @@ class AskedModel(Protocol):
 
 
 class OwnedModel(Protocol):
-    """A model as its owner holds it, by whatever protocol it is computed."""
+    """A model at its owner, for any protocol."""
 
     @property
     def public(self) -> AskedModel: ...
@@ -57,7 +57,7 @@ class OwnedModel(Protocol):
     def commitment(self) -> bytes: ...
 
     def terms(self, *, most_images: int, most_batch: int, results: Results, audited: int) -> Terms:
-        """What the owner offers to data owners. ValueError for a number below one, and results that cannot be
+        """Terms that the owner offers to data owners. ValueError for a number below one, and results that cannot be
         revealed."""
         ...
 
@@ -67,10 +67,10 @@ class PrivateModel:
     public: PublicModel
     weights: Mapping[str, IntegerWeight] = field(repr=False)
     commitment: bytes
-    """32 bytes, bound to every word of the weights; it tells nothing of them, because a secret salt goes in."""
+    """32 bytes, binding to every word of the weights, and hiding because of a secret salt."""
 
     def terms(self, *, most_images: int, most_batch: int, results: Results = LOGITS, audited: int = 0) -> Terms:
-        """See OwnedModel: labels of a model that has features cannot be revealed."""
+        """See OwnedModel; a model with features cannot reveal labels."""
         _check_results(self.public, results)
         return offered(self, most_images, most_batch, results, audited)
 
@@ -99,11 +99,10 @@ def prepared_model(
     interface: Interface | None = None,
     salt: bytes | None = None,
 ) -> PrivateModel:
-    """A calibrated model with the scales that typical images [N, C, S, S] ask for, their bounds widened by the margin.
+    """Calibrate a model: its scales follow from typical images [N, C, S, S], their bounds widened by the margin.
 
-    salt: of the commitment, KEY_BYTES secret random bytes; with the same ones the same model has the same commitment.
-    None: fresh ones. Raises as fitted_model does.
-    """
+    salt: KEY_BYTES secret random bytes of the commitment; the same model with the same salt has the same commitment.
+    None: fresh ones. Raises as fitted_model does."""
     found = fitted_model(transformer, images, margin=margin)
     public = msgspec.structs.replace(found.public, interface=interface)
     weights = integer_model(transformer, public, found.balances)
@@ -116,7 +115,7 @@ class _Stated(msgspec.Struct):
 
 
 def stated_protocol(terms: Terms) -> str:
-    """The protocol by which the model owner computes, as it says; empty where that cannot be read."""
+    """Protocol stated by the model owner; empty if unreadable."""
     try:
         return msgspec.msgpack.decode(terms.arithmetic, type=_Stated).protocol
     except (msgspec.MsgspecError, RecursionError):
@@ -124,7 +123,7 @@ def stated_protocol(terms: Terms) -> str:
 
 
 def public_of(terms: Terms) -> PublicModel:
-    """What the model owner has said of its model. ValueError if it does not fit its terms."""
+    """The model owner's description of its model. ValueError if it does not fit its terms."""
     try:
         public = msgspec.msgpack.decode(terms.arithmetic, type=PublicModel)
     except (msgspec.MsgspecError, RecursionError) as error:

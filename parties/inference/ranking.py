@@ -1,13 +1,13 @@
-"""The results of a pass: logits cut on shares, or the best classes in order, and nothing more for the data owner.
+"""The results of a pass: logits truncated on shares, or the best classes in order, and nothing more for the data owner.
 
-Each owner cuts its own share of a logit, so a revealed one is off by at most one last bit, at random, in an interval
-that begins at random too: n questions about the same image narrow it about n times, which the quota limits.
+Each owner truncates its own share of a logit. A revealed logit thus has a random error of at most one last bit, in an
+interval with a random start: n requests for the same image narrow it about n times, which the quota limits.
 
-Labels come from the logits cut to RANKED bits; nobody learns a logit, a rank, or another class. Within each group of
-classes of a step (protocol/inference/schedule.py) all pairs are compared at once, by looking up the difference of two
-logits (tables.py). Sums of the outcomes are shares of ranks, which are looked up in turn: words that pick a class out
-of its group. Of equal logits the first class is the better one in all steps, so ranks of a group are all different, and
-the answer is that of a stable sort. Each logit is within a quarter of its ring, so that no difference wraps.
+Labels are computed from the logits truncated to RANKED bits; nobody learns a logit, a rank, or another class. Within
+each group of classes of a step (protocol/inference/schedule.py) all pairs are compared at once, by a lookup of the
+difference of two logits (tables.py). Sums of the outcomes are shares of ranks, which are looked up in turn: words that
+select a class from its group. Of equal logits the first class wins in all steps, so the ranks of a group are distinct,
+and the result is that of a stable sort. Each logit is within a quarter of its ring, so that no difference wraps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Requests = tuple[Lookup, Lookup, Matrix | None]
 
 
 class Ranking:
-    """One use, for logits of so many images, made ahead of them; it asks the party for `ranking_requests`."""
+    """Ranking of the logits of so many images; prepared ahead of them from `ranking_requests`, used once."""
 
     def __init__(self, party: Party, images: int, classes: int, labels: int) -> None:
         self._steps = [_StepProgram(party, step, requests) for step, requests in _planned(images, classes, labels)]
@@ -49,7 +49,7 @@ class Ranking:
         self._rank, self._shape = party.rank, (images, classes)
 
     def run(self, share: torch.Tensor) -> Program[torch.Tensor]:
-        """From shares of logits modulo 2^RANKED, [images, classes], those of the numbers of the best classes."""
+        """Map shares of logits modulo 2^RANKED, [images, classes], to those of the numbers of the best classes."""
         numbers = torch.arange(self._shape[1], device=share.device).expand(self._shape)
         labels = numbers if self._rank == MODEL else torch.zeros_like(numbers)
         for step in self._steps:
@@ -84,7 +84,7 @@ class _StepProgram:
             self._columns = picked.right[-1]
 
     def run(self, share: torch.Tensor, labels: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
-        """Logits and numbers of classes [images, n] to those of the best of each group."""
+        """Map logits and numbers of classes [images, n] to those of the best of each group."""
         (images, count), (groups, size, kept) = share.shape, self._step
         words = functional.pad(torch.stack([share, labels], -1), (0, 0, 0, groups * size - count))
         words = words.reshape(images, groups, size, 2)
@@ -95,16 +95,16 @@ class _StepProgram:
                 "ranking", self._picked.masked_left(one_hot), self._picked.masked_right(right)
             )
             best = self._picked.settle(opened[0], opened[1])
-        else:  # Of a first step, that is the only one: which class is where is public.
+        else:  # In a single first step the position of each class is public.
             best = (one_hot * torch.arange(size, device=share.device)).sum(-1, keepdim=True)
-        # What a last group of few classes keeps beyond them is at the end.
+        # Padding of the last group is at the end.
         last = min(count - (groups - 1) * size, kept)
         best = best.reshape(images, groups * kept, -1)[:, : (groups - 1) * kept + last]
         return best[..., 0], best[..., -1]
 
     def _one_hot(self, logits: torch.Tensor, count: int) -> Program[torch.Tensor]:
-        """From [images, groups, size], of which the first `count` are no filling, to [images, groups, kept, size]: 1
-        where a class has this rank, 0 elsewhere."""
+        """Map [images, groups, size], the first `count` of them no padding, to [images, groups, kept, size]: 1 at the
+        class of this rank, 0 elsewhere."""
         size = self._step.size
         first, second = torch.triu_indices(size, size, 1, device=logits.device)
         difference = logits[..., first] - logits[..., second]
@@ -125,13 +125,13 @@ _COMPARED: Final = 1 << 14
 
 
 def check(scale: float, classes: int, results: Results) -> None:
-    """ValueError for what cannot be told of logits of so many classes, of this scale."""
+    """ValueError for results that cannot be revealed of logits of so many classes, of this scale."""
     check_labels(classes, results.labels)
     cut_bits(scale, results)
 
 
 def check_labels(classes: int, labels: int) -> None:
-    """ValueError for more labels than can be told."""
+    """ValueError for more labels than can be revealed."""
     if labels > min(MOST_LABELS, classes - 1):
         raise ValueError(
             f"the {labels} best labels of {classes} classes cannot be told: at most {MOST_LABELS}, and fewer than "
@@ -140,8 +140,7 @@ def check_labels(classes: int, labels: int) -> None:
 
 
 def cut_bits(scale: float, results: Results) -> int:
-    """How many bits logits of this scale are cut by. ValueError where that does not bring them into the ring of
-    results."""
+    """Number of bits to truncate from logits of this scale. ValueError if the rest does not fit the ring of results."""
     if results.labels:
         return STREAM - RANKED
     by = round(math.log2(scale)) - results.bits
@@ -162,9 +161,10 @@ def rankings(party: Party, images: int, classes: int, results: Results) -> list[
 def reduced(
     party: Party, share: torch.Tensor, scale: float, results: Results, ready: Sequence[Ranking] = ()
 ) -> Program[torch.Tensor]:
-    """From shares of logits times the scale modulo 2^STREAM, [n, classes], what the data owner is told: logits as
-    whole numbers, or the numbers of the best classes [n, labels]; zeros at the model owner. ready: `rankings`.
-    ValueError as of cut_bits."""
+    """Reveal results to the data owner from shares of logits times the scale modulo 2^STREAM, [n, classes].
+
+    Returns logits as integers, or the numbers of the best classes [n, labels]; zeros at the model owner. ready:
+    `rankings`. ValueError as in cut_bits."""
     by = cut_bits(scale, results)
     cut, bits, read = shifted(share, STREAM, by), RESULT_BITS, STREAM - by
     if results.labels:
@@ -179,7 +179,7 @@ def reduced(
 
 
 def logits(told: torch.Tensor, results: Results) -> torch.Tensor:
-    """Float64 [n, classes], from what the data owner was told."""
+    """float64 [n, classes], from the revealed integers."""
     return told.cpu().double() / (1 << results.bits)
 
 

@@ -1,20 +1,20 @@
 """Shares modulo a power of two: narrower rings, and exact matrix products by way of floating point.
 
-A value x is shared as x_0 + x_1 modulo 2^bits; words are int64, and what is above the lowest `bits` of them means
-nothing. Three things are local, and they are where the traffic of the protocol is saved:
+A value x is shared as x_0 + x_1 modulo 2^bits. Words are int64; their bits above the lowest `bits` are undefined. Three
+operations are local, and save the traffic of the protocol:
 
 - Shares modulo 2^64 are shares modulo 2^bits as well, as long as x lies within -2^(bits - 1) ... 2^(bits - 1) - 1.
-- Each party may cut the lowest m bits off its own share, if the result is read modulo 2^(bits - m): the carry at the
-  top of the ring, which makes local truncation fail in a ring of constant width, is a multiple of 2^(bits - m) then.
-  Each party rounds to the nearest, so the sum is off by less than one last bit, and by nothing on average.
+- Each party may truncate the lowest m bits of its own share, if the result is read modulo 2^(bits - m): the carry at
+  the top of the ring, which makes local truncation fail in a ring of constant width, is a multiple of 2^(bits - m)
+  then. Each party rounds to the nearest, so the sum has an error below one last bit, with mean zero.
 - A party sends the lowest bits / 8 bytes of a word.
 
-So precision is paid with width; a value is brought back into a wide ring by `Narrow` (material.py).
+So precision is traded for width; `Narrow` (material.py) extends a value to a wide ring again.
 
 Sums of products of two tensors are written as in Einstein notation, with letters for dimensions: `btd,rd->btr` sums
-over d. Each is a product of matrices: dimensions that both factors and the result have come first, those that both
-factors alone have are summed over. Where the left factor is shorter in a dimension that both have, the first elements
-of the right one count: a left factor whose first rows alone are known is multiplied by just these.
+over d. Each is a product of matrices: dimensions of both factors and the result come first, and those of the factors
+alone are summed over. If the left factor is shorter in a common dimension, only the first elements of the right one are
+used: the known first rows of a left factor are multiplied by their counterparts.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ from tacit.protocol.inference.schedule import byte_width as byte_width
 Octets = np.ndarray[Any, np.dtype[np.uint8]]
 
 SPARE: Final = 0.97
-"""Of the room up to a power of two; rounding needs a little."""
+"""Usable part of the range up to a power of two; rounding needs a little."""
 _EXACT_BITS = 53
 """Integers up to 2^53 are exact in float64."""
 _FEW = 10.0
-"""Terms for each word, up to which words are multiplied as they are: 0.7 ns a term, and 13 ns to cut a word of 64 bits,
-8 ns one of 40."""
+"""Most terms per word for a direct product: 0.7 ns a term, against 13 ns to split a word of 64 bits, or 8 ns of 40."""
 _ONES = 2.0**52
 _ONES_WORD = int(np.float64(_ONES).view(np.int64))
 _COUNTING = 1.5 * 2.0**52
@@ -57,29 +56,29 @@ def signed(words: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def packed(words: torch.Tensor, bits: int) -> Octets:
-    """Words as uint8 (elements, bytes), little-endian. Bits above `bits` are cleared, lest they tell of a share more
-    than its mask hides."""
+    """Words as uint8 (elements, bytes), little-endian. Bits above `bits` are cleared, since their mask does not hide
+    them."""
     width = byte_width(bits)
     return joined([(words, bits)], words.numel() * width).reshape(-1, width)
 
 
 def joined(parts: Iterable[tuple[torch.Tensor, int]], size: int) -> Octets:
-    """Words, each with their bits, packed one after the other; they take `size` bytes together."""
+    """Pack words, each with their bits, one after the other into `size` bytes."""
     room, start = np.empty(size + 8, np.uint8), 0
     for words, bits in parts:
         width = byte_width(bits)
         cleared = words if bits == 8 * width else words & ((1 << bits) - 1)
         plain = np.ascontiguousarray(cleared.cpu().numpy(), "<i8").reshape(-1)
-        # Whole words are written, in order: each covers what of the one before is too much.
+        # Whole words are written, in order: each overwrites the excess bytes of the previous one.
         np.ndarray(plain.shape, "<i8", room, start, (width,))[:] = plain
         start += plain.size * width
     return room[:start]
 
 
 def unpacked(octets: Octets, bits: int, shape: tuple[int, ...]) -> torch.Tensor:
-    """The inverse of `packed`: int64 of this shape. Bits above `bits` may be anything, and mean nothing."""
+    """The inverse of `packed`: int64 of this shape. Bits above `bits` are undefined."""
     width = byte_width(bits)
-    # Whole words are read, which overlap, but for the last ones, behind which there are too few bytes.
+    # Whole, overlapping words are read, except the last ones, which have too few bytes behind them.
     whole, words = max((octets.size - 8) // width + 1, 0), np.empty(octets.size // width, "<i8")
     words[:whole] = np.ndarray((whole,), "<i8", octets, 0, (width,))
     words[whole:] = 0
@@ -90,10 +89,9 @@ def unpacked(octets: Octets, bits: int, shape: tuple[int, ...]) -> torch.Tensor:
 def product(left: torch.Tensor, right: torch.Tensor, bits: int, *, right_bits: int | None = None) -> torch.Tensor:
     """left @ right modulo 2^bits; int64 in and out, batched as torch.matmul.
 
-    right_bits: the factor on the right is within -2^(right_bits - 1) ... 2^(right_bits - 1) as it stands, as a
-    weight is; otherwise both are whole words of the ring. Where a word takes part in few products, as in those of low
-    rank, NumPy has multiplied before digits are cut.
-    """
+    right_bits: the right factor is within -2^(right_bits - 1) ... 2^(right_bits - 1) itself, as a weight is; None: both
+    are whole words of the ring. NumPy multiplies words directly if each takes part in few products, as in those of low
+    rank."""
     if left.device.type == "cpu" and _terms(left, right) <= _FEW:
         return torch.from_numpy(left.numpy() @ right.numpy())
     if worthwhile(left, right, bits):
@@ -106,9 +104,8 @@ def product_of_digits(
 ) -> torch.Tensor:
     """The same. Torch multiplies matrices of int64 without its fast kernels.
 
-    Here factors are cut into signed digits, so short that float64 adds their products exactly: digits of a and b bits
-    have magnitudes of 2^(a - 1) and 2^(b - 1), so a + b - 2 + log2(inner dimension) <= 53, or 52 where two are added.
-    """
+    Factors are split into signed digits, so short that float64 adds their products exactly: digits of a and b bits have
+    magnitudes of 2^(a - 1) and 2^(b - 1), so a + b - 2 + log2(inner dimension) <= 53, or 52 if two sums are added."""
     inner_bits = math.ceil(math.log2(max(left.shape[-1], 1)))
     room = _EXACT_BITS + 1 - inner_bits
     whole = right_bits is None or right_bits > room - 16
@@ -136,7 +133,7 @@ def product_of_digits(
 
 
 def _terms(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Products of two words in left @ right, for each word of factors and result; of vectors, none is few."""
+    """Products of two words in left @ right, per word of factors and result; 0 for vectors."""
     if min(left.dim(), right.dim()) < 2:
         return math.inf
     batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
@@ -145,22 +142,22 @@ def _terms(left: torch.Tensor, right: torch.Tensor) -> float:
 
 
 def _integers(whole: torch.Tensor, *, small: bool) -> torch.Tensor:
-    """Whole numbers of float64 as int64; in place, and much faster, where they are within -2^51 ... 2^51."""
+    """Integers in float64 as int64; in place, and much faster, within -2^51 ... 2^51."""
     if not small:
         return whole.long()
-    # From 2^52 on the last bit of a float64 is worth 1: its representation counts.
+    # From 2^52 on the last bit of a float64 has the value 1: its representation is the integer.
     return whole.add_(_COUNTING).view(torch.int64).sub_(_COUNTING_WORD)
 
 
 def _digits(words: torch.Tensor, bits: int, width: int) -> list[torch.Tensor]:
-    """float64 digits, least significant first, whose sum with their places is the words modulo 2^bits."""
+    """float64 digits, least significant first, whose weighted sum is the words modulo 2^bits."""
     places, half = range(0, bits, width), 1 << (width - 1)
-    # With half a digit added at every place, digits are simply cut out; each has that half too much then.
+    # With half a digit added at every place, digits are plain bit fields, each half a digit too large.
     raised = words + int(np.uint64(sum(half << place for place in places) & ((1 << WORD_BITS) - 1)).view(np.int64))
     digits = []
     for place in places:
         digit = (raised >> place).bitwise_and_((1 << min(width, bits - place)) - 1)
-        # From 2^52 on the last bit of a float64 is worth 1: a digit is put there as it is.
+        # From 2^52 on the last bit of a float64 has the value 1: a digit is inserted as it is.
         digits.append(digit.bitwise_or_(_ONES_WORD).view(torch.float64).sub_(_ONES + half))
     return digits
 
@@ -169,14 +166,14 @@ _FORM: Final = re.compile(r"([a-z]*),([a-z]*)->([a-z]*)")
 
 
 def contracted_shape(letters: str, left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the result. ValueError for letters that are no contraction, or do not fit the shapes of the factors."""
+    """Shape of the result. ValueError for letters that are no contraction, or do not fit the factors' shapes."""
     form = _FORM.fullmatch(letters)
     if form is None or any(len(set(part)) < len(part) for part in form.groups()):
         raise ValueError(f"'{letters}' is no contraction, as 'btd,rd->btr' is one")
     one, other, result = form.groups()
     if len(one) != len(left) or len(other) != len(right):
         raise ValueError(f"'{letters}' are not as many letters as {left} and {right} have dimensions")
-    # What stands once is neither summed over nor left.
+    # A single letter would be neither summed over nor kept.
     if any((one + other + result).count(letter) < 2 for letter in one + other + result):
         raise ValueError(f"'{letters}': each letter stands in both factors, or in one and in the result")
     sizes = dict(zip(one, left, strict=True))
@@ -187,7 +184,7 @@ def contracted_shape(letters: str, left: tuple[int, ...], right: tuple[int, ...]
 
 
 def contracted(letters: str, left: torch.Tensor, right: torch.Tensor, bits: int) -> torch.Tensor:
-    """The result modulo 2^bits; int64 in and out. ValueError as of `contracted_shape`."""
+    """The result modulo 2^bits; int64 in and out. ValueError as in `contracted_shape`."""
     contracted_shape(letters, tuple(left.shape), tuple(right.shape))
     factors, result = letters.split("->")
     one, other = factors.split(",")
@@ -197,7 +194,7 @@ def contracted(letters: str, left: torch.Tensor, right: torch.Tensor, bits: int)
     rows = [letter for letter in result if letter not in other]
     columns = [letter for letter in result if letter not in one]
     inner = [letter for letter in one if letter not in result]
-    # What is summed over lies side by side in both, which is up to three times as fast.
+    # Summed dimensions are contiguous in both factors, which is up to three times as fast.
     turned = _matrices(right, other, both, columns, inner).transpose(-2, -1)
     found = product(_matrices(left, one, both, rows, inner), turned, bits)
     sizes = dict(zip(one, left.shape, strict=True)) | dict(zip(other, right.shape, strict=True))

@@ -1,24 +1,24 @@
 """Fixed-point scales of a block: public, derived from its shape and from the measured and possible ranges of values.
 
-A number v stands in a ring of K bits as the whole number nearest to v times its scale. Nothing may be too large for its
-ring unless the pass is refused. Five kinds of values are checked in every block, in rings that nothing can leave that
-passed the checks before: variances, the norms of queries and of keys, the sums of exponentials, and hidden values.
-Their range is that of typical images, which go through the blocks in the clear in float64, widened by a margin. All
-else has a bound that follows from the weights (models/friendly/calibration.py):
+A number v is represented in a ring of K bits as the integer nearest to v times its scale. A value must not exceed its
+ring unless the pass is refused. Five kinds of values are checked in every block, in rings that hold every value allowed
+by earlier checks: variances, the norms of queries and of keys, the sums of exponentials, and hidden values. Their
+permitted range is that of typical images, which pass the blocks in the clear in float64, widened by a margin. All other
+values have a bound that follows from the weights (models/friendly/calibration.py):
 
 | value                | bound                                                                                 |
 |----------------------|---------------------------------------------------------------------------------------|
-| pixel                | the data owner's own program checks it                                                |
-| stream               | norm of a token: what the checked variance says, plus what a half of a block can add  |
+| pixel                | checked by the data owner's own program                                               |
+| stream               | norm of a token: from the checked variance, plus the largest addend of half a block   |
 | normalised input     | norm at most sqrt(width)                                                              |
 | queries, keys        | entries by Cauchy-Schwarz, then their norms by the check                              |
 | scores               | product of the checked norms                                                          |
 | exponentials         | positive, their function is bounded on all possible scores; sums by the check         |
 | values, mixed values | entries by Cauchy-Schwarz; mixing makes none larger                                   |
-| hidden values        | entries by Cauchy-Schwarz, then what is in range by the check                         |
+| hidden values        | entries by Cauchy-Schwarz, then the permitted range by the check                      |
 
-Weights take whatever scale brings the next number to its own; LEAST_WEIGHT_BITS (model.py) says what is too coarse.
-Rings, and bytes of what is opened or sent: tacit.protocol.inference.schedule.
+Weights have the scale that brings the product to its own scale; LEAST_WEIGHT_BITS (model.py) is the coarsest allowed.
+Rings, and bytes of openings and messages: tacit.protocol.inference.schedule.
 """
 
 from __future__ import annotations
@@ -78,23 +78,23 @@ HEAD_INPUT: Final = 2.0**14
 LARGEST_STREAM_SCALE: Final = 2.0**31
 LEAST_STREAM_SCALE: Final = 2.0**16
 _WEIGHT: Final = 2.0**6
-"""A typical weight as a whole number, at least. Those of a layer that adds to the stream may be small, and those of
-queries and keys whose scores are large; then the scale of what they are multiplied by is coarser."""
+"""Least magnitude of a typical integer weight. Weights of a layer that adds to the stream may be small, and so may
+those of queries and keys with large scores; then the scale of their input is coarser."""
 _ATTENTION_INPUT: Final = (22, 27)
-"""Powers of two between which that scale is for queries, keys and values: what the first LayerNorm gives is not cut."""
+"""Powers of two between which that scale is for queries, keys and values: the first LayerNorm is not truncated."""
 _MIXED: Final = (10, 14)
 _ACTIVATED: Final = (11, 13)
 _ROOT_BITS: Final = 13
-"""Of the least inverse root of a variance, or half of the result's, which leaves as many to what it normalises."""
+"""Bits of the least inverse root of a variance, or half of the result's, which leaves as many to its factor."""
 _SUM_INTERVALS: Final = 2 * LEAST_INTERVALS
-"""Below a sum of exponentials: rows as small as the smallest in range are nothing special."""
+"""Intervals below the least sum of exponentials in range: such rows are common."""
 _VALUE_BITS: Final = 16
 """Fractional bits that exponentials leave to values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes of a block and its input. ValueError for those that do not fit the rings."""
+    """Sizes of a block and its input. ValueError for sizes that do not fit the rings."""
 
     images: int
     tokens: int
@@ -122,33 +122,33 @@ class Shape:
 
 
 class Scales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Made by `fitted`. Whatever stands within the limits is computed with safely, if not correctly."""
+    """Made by `fitted`. Within the limits all values are computed with safely, if not correctly."""
 
     stream: Positive
     query: Positive
     key: Positive
-    """Of keys less their mean."""
+    """Scale of centred keys."""
     value: Positive
-    """Of queries, keys and values, cut."""
+    """Scale of queries, keys and values after truncation."""
     query_turn: Annotated[int, Meta(ge=1, le=VECTORS)]
     key_turn: Annotated[int, Meta(ge=1, le=VECTORS)]
-    """Bits of one turn of the wave that tells their norms."""
+    """Bits of one period of the harmonic that measures their norms."""
     queries: CheckedSum
     keys: CheckedSum
     exponential: Wave
-    """Of scores / 2^L."""
+    """Function of scores / 2^L."""
     divisions: Divisions
     exponential_cut: Annotated[int, Meta(ge=0, le=WORD_BITS - STREAM)]
     totals: Table
     mixed: Positive
     hidden: Positive
-    """Of hidden values, cut."""
+    """Scale of hidden values after truncation."""
     hidden_opened: Annotated[int, Meta(ge=COARSE, le=FINEST)]
     gelu: Wave | None
     hidden_spread: CheckedSum
-    """Of the sum of SPREAD over the hidden values of a token; of their squares, where GELU is quadratic."""
+    """Check of the sum of SPREAD over the hidden values of a token; of their squares if GELU is quadratic."""
     hidden_bits: Annotated[int, Meta(ge=0, le=14)]
-    """Fractional bits of hidden values where GELU is quadratic."""
+    """Fractional bits of hidden values if GELU is quadratic."""
     gelu_cut: Annotated[int, Meta(ge=0, le=GELU_CUT)]
     first_norm: Norm
     second_norm: Norm
@@ -185,12 +185,11 @@ def fitted(
     vector_entries: tuple[float, float],
     weights: TypicalWeights,
 ) -> Scales:
-    """The scales of a block.
+    """Fit the scales of a block.
 
-    stream: the scale of the residual stream, which all blocks share. norms: what the norm of a token before each
-    LayerNorm is at most. vector_entries: the largest magnitude that an entry of a query, or a key, can have. BoundError
-    for values that are too large, or without a bound.
-    """
+    stream: the scale of the residual stream, which all blocks share. norms: the largest norm of a token before each
+    LayerNorm. vector_entries: the largest magnitudes of an entry of a query and of a key. BoundError for values that
+    are too large, or without a bound."""
     mixed = _input_scale(weights.proj * stream, _MIXED)
     activated = round(math.log2(_input_scale(weights.fc2 * stream, _ACTIVATED)))
     size = shape.width // shape.heads
@@ -268,7 +267,7 @@ def fitted(
 
 @dataclass(frozen=True, kw_only=True)
 class TypicalWeights:
-    """Root mean squares of a typical output's weights, of layers whose inputs have scales to suit."""
+    """Root mean squares of a typical output's weights, for layers whose input scales adapt to them."""
 
     query: float
     key: float
@@ -278,14 +277,14 @@ class TypicalWeights:
 
 
 def _input_scale(weight: float, powers: tuple[int, int]) -> float:
-    """The finest for which a weight, times the scale of the product, is not too coarse."""
+    """The finest input scale at which a weight is not too coarse."""
     least, most = powers
     return 2.0 ** min(max(math.floor(math.log2(max(weight, 1e-300) / _WEIGHT)), least), most)
 
 
 def _mixing(sums: Interval, most: float, value: float, plain: int) -> tuple[int, float]:
-    """Fractional bits of exponentials, which have `plain` before they are cut, and the scale of values up to `value`:
-    sums of their products fit their ring."""
+    """Fractional bits of exponentials, which have `plain` before truncation, and the scale of values up to `value`,
+    such that sums of their products fit their ring."""
     place = fitted_sum("sums of exponentials", bits=STREAM, unit=1.0, most=most, low=sums.low, high=sums.high)
     room = 2.0 ** (STREAM - 2) * SPARE / (largest(place, bits=STREAM, unit=1.0) * value)
     bits = min(max(math.floor(math.log2(room)) - _VALUE_BITS, 6, plain - WORD_BITS + STREAM), plain)
@@ -309,10 +308,10 @@ def fitted_norm(
     normalised: float,
     cut: int = WORD_BITS - STREAM,
 ) -> Norm:
-    """Of a LayerNorm over tokens whose norm is at most `norm`, once multiplied; normalised: the scale of its result,
-    once cut."""
+    """Fit a LayerNorm over tokens whose multiplied norm is at most `norm`; normalised: the scale of its truncated
+    result."""
     variance = bounds.interval
-    # What is possible has to fit, and the least inverse root to have _ROOT_BITS.
+    # All possible values must fit, and the least inverse root must have _ROOT_BITS.
     root_bits = min(math.log2(normalised) / 2, _ROOT_BITS)
     finest = min(2.0 ** (CENTRED - 2) * SPARE / norm, normalised * 2.0 ** (cut - root_bits) / math.sqrt(variance.high))
     dropped = min(max(math.ceil(math.log2(stream / finest)), 1), STREAM - CENTRED)
@@ -337,14 +336,14 @@ def fitted_norm(
 
 
 def checked_norm(norm: Norm, width: int, stream: float) -> float:
-    """What the norm of a token is at most whose variance was found in range."""
+    """Largest norm of a token whose variance was found in range."""
     variance = largest(norm.variance, bits=SQUARES, unit=width * (stream / 2.0**norm.dropped) ** 2)
     return math.sqrt(width * variance)
 
 
 def stream_scale(norm: float) -> float:
-    """The finest power of two for a residual stream whose tokens have at most this norm. What adds to it has weights
-    that may be too coarse for a scale; each layer says so itself."""
+    """The finest power of two for a residual stream whose tokens have at most this norm. Layers that add to it check
+    themselves whether their weights are too coarse for it."""
     scale = min(power_of_two(2.0 ** (STREAM - 2) / norm), LARGEST_STREAM_SCALE)
     if scale < LEAST_STREAM_SCALE:
         raise BoundError(
@@ -361,7 +360,7 @@ def mean_factor(patches: int) -> int:
 
 
 def mean_scale(patches: int) -> float:
-    """The scale of that mean, relative to the stream's: LayerNorm sees no scale, only its epsilon does."""
+    """The scale of that mean, relative to the stream's: LayerNorm ignores a scale, except in its epsilon."""
     return mean_factor(patches) * patches / 2.0 ** (STREAM - POOLED)
 
 
@@ -389,7 +388,7 @@ def functions_of(block: Block) -> Functions:
 def measured(
     exact: FriendlyTransformer, images: torch.Tensor, margin: float
 ) -> tuple[list[tuple[Bounds, torch.Tensor]], Interval]:
-    """Of every block of a model in float64, and the variances of what the last LayerNorm takes.
+    """Bounds of every block of a model in float64, and the variances of the last LayerNorm's input.
 
     With each block goes its balance, float64 [H] and secret: queries are multiplied by it, and keys divided."""
     found = []
@@ -434,7 +433,7 @@ class _Seen:
 
 
 def before_norm(exact: FriendlyTransformer, images: torch.Tensor, margin: float) -> VarianceBounds:
-    """Variances that the LayerNorm before the blocks takes."""
+    """Variances of the input of the LayerNorm before the blocks."""
     assert exact.norm_pre is not None
     with torch.no_grad():
         parts = torch.split(images, max(1, _TOGETHER // exact.size[0]))
@@ -445,7 +444,7 @@ def before_norm(exact: FriendlyTransformer, images: torch.Tensor, margin: float)
 
 def _joined(block: Block, seen: Sequence[_Seen], margin: float) -> tuple[Bounds, torch.Tensor]:
     variances = [_widened([each.variances[place] for each in seen], margin**2) for place in range(4)]
-    # The product of both norms has the margin.
+    # The margin applies to the product of both norms.
     norms = torch.stack([each.norms for each in seen]).amax(0).clamp(min=_LEAST_NORM) * math.sqrt(margin)
     bounds = Bounds(
         first_variance=_lifted(block.norm1, *variances[:2]),
@@ -464,7 +463,7 @@ def _vectors(block: Block, x: torch.Tensor) -> torch.Tensor:
 
 
 def _lifted(norm: LayerNorm, first: Interval, others: Interval) -> VarianceBounds:
-    # A polynomial is another function of what is multiplied.
+    # Scaling its argument changes a polynomial.
     exact = norm.steps is None
     apart = (others.low * others.high / (first.low * first.high)) ** 0.25 if exact else 1.0
     lift, other_lift = (min(max(round(each), 1), LARGEST_LIFT) for each in (apart, 1 / apart))
@@ -488,9 +487,8 @@ def _widened(intervals: Sequence[Interval], margin: float) -> Interval:
 
 
 def coarse(magnitude: float, steps: int = 4) -> float:
-    """The next power of 2^(1 / steps). What is measured, or follows from the weights, goes into scales and bounds,
-    which the data owner is told, only so: exact numbers would tell which checkpoint it is, block by block, to the last
-    bit."""
+    """Round up to the next power of 2^(1 / steps). Scales and bounds are derived only from such rounded values, since
+    the data owner receives them: exact ones would identify the checkpoint, block by block."""
     if not 0 < magnitude < math.inf:
-        return magnitude  # Whatever is fitted to it says what is wrong.
+        return magnitude  # The fitting function reports the error.
     return math.exp2(math.ceil(steps * math.log2(magnitude) - _ROUNDING) / steps)

@@ -1,17 +1,17 @@
 """Attention scores on shares: range checks on query and key norms, the shared exponential, and a softmax by squarings.
 
-The keys of an image lose their mean, which a softmax does not see: the scores of a row have the mean 0 then, and the
-sum of its exponentials is no less than their number, whatever the image. A score is a product of a query and a key, so
-a bound of their norms bounds every score: two comparisons for a token and head instead of one for each score.
+The mean of an image's keys is subtracted, which a softmax ignores: the scores of a row then have the mean 0, and the
+sum of their exponentials is at least their number, for every image. A score is a product of a query and a key, so a
+bound of their norms bounds every score: two comparisons per token and head instead of one per score.
 
-Exponentials of scores that differ by much, and their sums, differ by more than a ring can resolve. But exp(s) is
+Exponentials of very different scores, and their sums, differ by more than a ring can resolve. But exp(s) is
 exp(s / 2^L)^(2^L), so L times square and divide by the sum turns the softmax of s / 2^L into that of s. The shares of a
-row need not add up to one in between: whatever factor a row has too much is divided out at its end. So the inverse of a
-sum is constant in steps (tables.py), which the keys of its range check give as well. The first sum depends on the
-model; later ones do not: squares of T shares of one add up to between 1 / T and 1.
+row need not add up to one in between: the division at the end removes any common factor of a row. So the inverse of a
+sum is constant in steps (tables.py), and its lookup uses the keys of the sum's range check. The first sum depends on
+the model; later ones do not: squares of T shares of one add up to between 1 / T and 1.
 
-For L = 0 the exponential has to be precise only up to the largest sum that is in range. Beyond that it merely has to
-stay larger: such a score has its row refused.
+For L = 0 the exponential must be precise only up to the largest sum in range. Beyond that it must merely stay larger,
+so that such a row is refused.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ SHARE_BITS: Final = WEIGHTED - 3
 SQUARE_BITS: Final = SQUARED - 3
 """The same of its square before the next division."""
 LAST_BITS: Final = SQUARE_BITS + 4
-"""Fractional bits of the last shares, which the mixing cuts: what their inverse lacks in bits is divided out there."""
+"""Fractional bits of the last shares, which the mixing truncates: the missing bits of their inverse are divided out
+there."""
 _ROUNDINGS: Final = 2
-"""Units by which what both owners round is off at most, in all."""
+"""Largest total rounding error of both owners, in units."""
 
 
 class Division(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of dividends by about the sum of their row."""
+    """Division of a row by about its sum."""
 
     cut: Annotated[int, Meta(ge=0, le=WORD_BITS - SQUARED)]
-    """Bits that are cut off the dividends, which leaves SHARES, or SQUARED of squares."""
+    """Bits truncated from the dividends, which leaves SHARES bits, or SQUARED of squares."""
     sums: SteppedInverse
 
 
@@ -75,7 +76,7 @@ def dividend_bits(number: int) -> int:
 
 
 def product_bits(number: int) -> int:
-    """The same of the products of its dividends and inverse sums, unless it is the last."""
+    """Bits of the products of its dividends and inverse sums, except in the last division."""
     return dividend_bits(number) + 8
 
 
@@ -89,7 +90,7 @@ def division_requests(shape: tuple[int, ...], divisions: Divisions, ring: int) -
 
 
 class SquaredSoftmax:
-    """One use, made ahead of the scores. ring: of the last shares."""
+    """Softmax of scores, prepared ahead of them, used once. ring: of the last shares."""
 
     def __init__(self, party: Party, shape: tuple[int, ...], divisions: Divisions, ring: int) -> None:
         self._party = party
@@ -108,8 +109,8 @@ class SquaredSoftmax:
                 self._squares.append(NarrowValue(party, shape, WEIGHTED, degree=2, ring=following))
 
     def run(self, words: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
-        """From exponentials of scores / 2^L modulo 2^(SHARES + cut) to shares of one modulo 2^ring, with LAST_BITS
-        fractional bits; and how many sums are out of range."""
+        """Map exponentials of scores / 2^L modulo 2^(SHARES + cut) to shares of one modulo 2^ring, with LAST_BITS
+        fractional bits; and return the number of sums out of range."""
         outside = torch.zeros((), dtype=torch.int64, device=words.device)
         for number, (division, looked_up, dividend) in enumerate(self._divisions):
             before = dividend_bits(number) + division.cut
@@ -135,8 +136,8 @@ class SquaredSoftmax:
 
 
 def fitted_divisions(wave: Wave, largest: float, squarings: int, tokens: int) -> tuple[Divisions, Interval]:
-    """For exponentials up to `largest`; and between what the last shares of a row add up to. BoundError."""
-    most = max(tokens, 4) * largest  # A single one leaves the two bits that a value of few bits needs.
+    """Fit divisions for exponentials up to `largest`; also returns the interval of the final row sums. BoundError."""
+    most = max(tokens, 4) * largest  # A single one leaves two bits for the ring extension.
     bits = min(math.floor(math.log2(2.0**SHARES * FILLED / most)), wave.bits)
     dividends, sums, found = (wave.bits, bits), Interval(SPARE * tokens, most), []
     if wave.bits - bits > WORD_BITS - SHARES:
@@ -158,74 +159,73 @@ def fitted_divisions(wave: Wave, largest: float, squarings: int, tokens: int) ->
         ratios = step_ratios(stepped)
         shares = Interval(ratios.low * (1 - lost), ratios.high * (1 + lost))
         dividends = (2 * SHARE_BITS, SQUARE_BITS)
-        # T shares of one sum have the least squares where they are equal, and the largest where one has all.
+        # T shares of one sum have the least squares if they are equal, and the largest if one has all.
         sums = Interval(shares.low**2 / tokens * SPARE, shares.high**2 / SPARE)
     return tuple(found), shares
 
 
 _WINDOWS: Final = (0.45, 0.5, 0.625, 0.75)
-"""Parts of the ring that possible scores take; whatever needs fewer waves."""
+"""Candidate parts of the ring for possible scores; the one with the fewest harmonics is taken."""
 _TOLERANCE: Final = 2.0**-7
-"""Of an exponential: relative to itself, or to 1, of which the mean of a row is no less."""
+"""Tolerance of an exponential, relative to itself, or to 1, the least mean of a row."""
 _NOISE: Final = 2.0**-11
-"""Deviation of the roundings of words, and of factors, that the sum of a row has, relative to its least. They are
-independent, so that each of T exponentials may have sqrt(T) times as much."""
+"""Deviation of the rounding of a row's sum, by words and by factors, relative to the least sum. The errors are
+independent, so each of T exponentials may have sqrt(T) times as much."""
 _NORM_LEVELS: Final = 20
-"""Bits that are compared of what tells a norm, which is a small part of what is possible."""
+"""Compared bits of the norm measure, whose permitted range is a small part of the possible one."""
 _BITS: Final = 36
 _SQUARED_TOLERANCE: Final = 2.0**-8
 _SQUARED_NOISE: Final = 2.0**-5
 _SQUARED_BITS: Final = 44
-"""Fractional bits of exponentials before they are cut, at most: unsquared, and squared."""
+"""Most fractional bits of exponentials before truncation: unsquared, and squared."""
 _UNSQUARED_HARMONICS: Final = 12
 _SQUARED_HARMONICS: Final = 24
-"""With more, another squaring takes less."""
+"""Beyond this number another squaring is cheaper."""
 _FURTHEST: Final = 24.0
-"""What exponentials are squared of at most: exp(24) with the precision of one squaring has more bits than there are."""
+"""Largest base of squarings: exp(24) with the precision of one squaring exceeds the available bits."""
 _BEYOND: Final = 0.3
-"""Relative tolerance of exponentials that alone are more than any sum in range."""
+"""Relative tolerance of exponentials that exceed any sum in range by themselves."""
 _BEND: Final = 6.0
-"""How many times a sum in range an exponential is from where on its continuation grows slowly."""
+"""Multiple of the largest sum in range beyond which the exponential's continuation grows slowly."""
 
 
 @dataclass(frozen=True)
 class VarianceBounds:
-    """What variances, without epsilon, are in range before a LayerNorm."""
+    """Permitted variances, without epsilon, before a LayerNorm."""
 
     interval: Interval
-    """Of all tokens, multiplied."""
+    """Interval for all tokens, after multiplication."""
     lift: tuple[int, int] = (1, 1)
-    """By which the class token and all others are multiplied, which LayerNorm does not see: that token may begin with
-    hardly a variance, or with a large one, and a table has the precision of its largest argument."""
+    """Factors of the class token and of all others, which LayerNorm ignores: that token may begin with a tiny or a
+    large variance, and a table has the precision of its largest argument."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What is in range: what typical images reach, widened by the margin."""
+    """Permitted ranges: those of typical images, widened by the margin."""
 
     first_variance: VarianceBounds
     second_variance: VarianceBounds
     vectors: float
-    """Norm of a query, and of a key less the mean of its image, each brought to the same: their product over all heads
-    is at most its square."""
+    """Norm of a query, and of a centred key, balanced: the largest product over all heads is at most its square."""
     total: float
-    """Sum of the exponentials of a row. It is no less than the number of tokens: the mean of the scores is 0."""
+    """Sum of the exponentials of a row, at least the number of tokens, since the mean of the scores is 0."""
     hidden: float
-    """Norm of the hidden values of a token, of order hidden.POWER; the Euclidean one where GELU is quadratic."""
+    """Norm of the hidden values of a token, of order hidden.POWER; the Euclidean one if GELU is quadratic."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Functions:
     scale: float
     degree: int | None
-    """Of the Taylor series, None for the exponential itself."""
+    """Degree of the Taylor series, None for the exponential itself."""
     inverse_steps: int | None
     quadratic: bool
     epsilons: tuple[float, float]
     activation: Activation = "gelu"
 
     def exponential(self, scores: Floats) -> Floats:
-        """Of centred scores times the attention's scale."""
+        """Exponential of centred scores times the attention's scale."""
         if self.degree is None:
             return np.exp(scores)
         found: Floats = sum(
@@ -237,11 +237,11 @@ class Functions:
 @dataclass(frozen=True)
 class NormCheck:
     scale: float
-    """In the ring of VECTORS bits."""
+    """Scale in the ring of VECTORS bits."""
     turn: int
     place: CheckedSum
     norm: float
-    """What nothing in range exceeds."""
+    """Largest norm that passes the check."""
 
 
 @dataclass(frozen=True)
@@ -250,24 +250,24 @@ class FittedScores:
     key: NormCheck
     squarings: int
     exponential: Wave
-    """Of scores / 2^L."""
+    """Function of scores / 2^L."""
     largest: float
-    """Of its values."""
+    """Its largest value."""
 
     @property
     def octets(self) -> int:
-        """About what a score takes, in correlated randomness and in messages."""
+        """Approximate bytes of a score, in correlated randomness and in messages."""
         return 14 * len(self.exponential.cosines) + 37 * self.squarings + (26 if self.squarings else 0)
 
 
 def fitted_scores(
     functions: Functions, bounds: Bounds, vector_entries: tuple[float, float], *, tokens: int, size: int
 ) -> FittedScores:
-    """size: of a query; for the others see scales.fitted(). BoundError, and FitError."""
+    """size: of a query; for the others see scales.fitted(). BoundError and FitError."""
     checks = [_norm_checks(functions, bounds, vector_entries, window, tokens, size) for window in _WINDOWS]
     best: FittedScores | None = None
     failure: FitError | None = None
-    # A polynomial is no product, which squares could be of.
+    # Squarings need an exponential; a polynomial does not turn sums into products.
     for squarings in range(1 if functions.degree is not None else MOST_SQUARINGS + 1):
         found = []
         for window, (reach, query, key) in zip(_WINDOWS, checks, strict=True):
@@ -294,14 +294,14 @@ def _norm_checks(
     tokens: int,
     size: int,
 ) -> tuple[float, NormCheck, NormCheck]:
-    """What scores reach at most, and the checks of queries and keys that say so."""
+    """Largest magnitude of scores, and the checks of queries and keys that ensure it."""
     inflation = 1.0
     while True:
-        # What bounds of whole units let through is a little more than what they are for.
+        # Bounds in integer units admit a little more than requested.
         inflation *= 1.02
         reach = functions.scale * (bounds.vectors * inflation) ** 2
         scale = math.sqrt(functions.scale * 2.0**VECTORS * window / (2 * reach))
-        # The mean of the keys is taken away as T times a key less the sum of all, which the weights leave room for.
+        # Centring computes T times a key less the sum of all; the weights leave room for it.
         scales = (scale / math.sqrt(tokens), scale * math.sqrt(tokens))
         query, key = (
             _norm_check(name, bounds.vectors, entry, each, size)
@@ -361,18 +361,17 @@ def _fitted_exponential(
 
 
 def _largest(wave: Wave, window: float) -> float:
-    """Of a wave's values where scores can be; elsewhere it is what it likes."""
+    """Largest value of the approximation at possible scores; elsewhere it is arbitrary."""
     angles = np.outer(np.linspace(-np.pi * window, np.pi * window, 4097), np.arange(1, len(wave.cosines) + 1))
     values = wave.constant + np.cos(angles) @ np.array(wave.cosines) + np.sin(angles) @ np.array(wave.sines)
     return float(np.abs(values).max()) / 2.0**wave.precision / SPARE
 
 
 def _norm_check(name: str, norm: float, entry: float, scale: float, size: int) -> NormCheck:
-    """Of vectors in range up to this norm.
+    """Check of vectors in range up to this norm.
 
-    The sum over the entries of 1 - cos(theta) for theta = 2 pi scale x / 2^turn is at most |theta|^2 / 2. Where it is
-    at most t < 1, every |theta| is at most arccos(1 - t) =: a, and it is at least |theta|^2 / 2 (1 - a^2 / 12).
-    """
+    The sum over the entries of 1 - cos(theta) for theta = 2 pi scale x / 2^turn is at most |theta|^2 / 2. If it is at
+    most t < 1, every |theta| is at most arccos(1 - t) =: a, and it is at least |theta|^2 / 2 (1 - a^2 / 12)."""
     turn = max(math.ceil(math.log2(2 * entry * scale / SPARE)), math.ceil(math.log2(2 * np.pi * norm * scale)), 1)
     if turn > VECTORS:
         raise BoundError(f"{name} can reach {entry:.6g}, and {norm:.6g} is in range: too far apart for their ring")

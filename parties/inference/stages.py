@@ -1,9 +1,9 @@
 """A pass of a whole transformer as stages that both owners run one after the other: embedding, blocks, head.
 
-A stage takes this owner's share of what the one before it left, and says beforehand what material it takes and what it
-sends. The head tells the data owner the result. Every stage counts, on shares, what was out of range; before the head
-tells the result, it opens whether that is nothing, one bit. The machines know what this comes to: of a pass out of
-range the program is not advanced any more.
+A stage takes this owner's share of the previous output, and states beforehand the correlated randomness that it takes
+and the messages that it sends. Every stage counts values out of range on shares. Before the head reveals the result to
+the data owner, it opens one bit: whether that count is zero. The machines evaluate it; the program of a pass out of
+range is not advanced any more.
 
     carried = Carried(input_share(public, images, pixels))
     for stage in stages(public, results=results):
@@ -43,8 +43,8 @@ from tacit.protocol.inference.schedule import (
 )
 
 GROUP_WORDS: Final = 1 << 18
-"""Scores, or hidden values, of images that are computed together: temporaries of more leave the processor's caches, and
-the allocator gives them back to the system each time, which together costs half as much again."""
+"""Most scores, or hidden values, of images that are computed together: larger temporaries exceed the processor's
+caches, and the allocator returns them to the system each time, which together costs half as much again."""
 
 COUNTED: Final = Lookup((), levels=PLACE)
 
@@ -54,7 +54,7 @@ class Carried:
     share: torch.Tensor
     """int64 [images, ...]."""
     outside: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
-    """Modulo 2^PLACE, of how many values were out of range: never opened."""
+    """Share modulo 2^PLACE of the number of values out of range: never opened."""
 
 
 Run = Callable[[Carried], Program[Carried]]
@@ -70,7 +70,8 @@ class PassStage(Protocol):
 
 
 def material_bytes(stages: Iterable[PassStage], images: int, sizes: Sizes) -> tuple[int, int]:
-    """What the dealer sends the model owner, and the data owner, for these stages of a pass of so many images."""
+    """Bytes that the dealer sends to the model owner, and to the data owner, for these stages of a pass of so many
+    images."""
     numbers = {name: number for number, name in enumerate(layer_shapes(sizes))}
     sums = [0, 0]
     for stage in stages:
@@ -85,19 +86,19 @@ class ModelStage:
     name: str
     public: PublicModel
     layers: tuple[str, ...]
-    """Names of its layers, as in `layer_shapes`."""
+    """Names of its layers, see `layer_shapes`."""
     apart: bool = field(default=False, kw_only=True)
-    """Whether images are computed one by one, so that what is out of range is counted for each."""
+    """Compute images one by one, to count the values out of range of each."""
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
-        """What `prepared` asks `Party.take` for, in this order.
+        """Requests that `prepared` passes to `Party.take`, in this order. Nothing is computed.
 
-        numbers: by the name of a layer, the number of the request for the mask of its weight. Nothing is computed.
-        """
+        numbers: by the name of a layer, the number of the request for the mask of its weight."""
         return tuple(request for group in self._groups(images) for request in self._requests(group, numbers))
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
-        """Ready for one batch of so many images: takes the material, computes what does not depend on the images."""
+        """Prepare for one batch of so many images: take the correlated randomness, and compute all that does not depend
+        on the images."""
         numbers = {name: layers[name].number for name in self.layers}
         groups = self._groups(images)
         runs = [self._prepared(party.supplied(self._requests(group, numbers)), group, layers) for group in groups]
@@ -118,7 +119,7 @@ class ModelStage:
         raise NotImplementedError
 
     def _groups(self, images: int) -> list[int]:
-        """Images of a batch that are computed together, group after group. What a batch opens travels together."""
+        """Numbers of images computed together, group after group. The openings of a batch travel together."""
         sizes = self.public.sizes
         most = GROUP_WORDS // (sizes.tokens * max(sizes.heads * sizes.tokens, sizes.hidden))
         most = 1 if self.apart else max(1, most)
@@ -129,8 +130,8 @@ class ModelStage:
 
 
 class Embedding(ModelStage):
-    """Patches [B, P, C P P] of the data owner to the stream [B, T, D]; the LayerNorm before the blocks, where there is
-    one, with the scale of each channel as a linear layer behind it."""
+    """Map the data owner's patches [B, P, C P P] to the stream [B, T, D]; includes the LayerNorm before the blocks, if
+    any, with the scale of each channel as a linear layer behind it."""
 
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         sizes, before = self.public.sizes, self.public.embedding.norm_pre
@@ -197,7 +198,7 @@ class BlockStage(ModelStage):
 
 @dataclass(frozen=True)
 class Head(ModelStage):
-    """The stream [B, T, D] to what is revealed of the logits [B, classes], or features, if everything was in range."""
+    """Map the stream [B, T, D] to the revealed logits [B, classes], labels or features, if every value was in range."""
 
     results: Results
 
@@ -259,8 +260,8 @@ class Head(ModelStage):
 
 
 def _pooled_request(sizes: Sizes, images: int) -> Narrow | None:
-    """For tokens that the head takes in a wider ring than the stream's, which has no room for their sum, or for their
-    product with a weight."""
+    """Request for tokens that the head takes in a wider ring: the stream's has no room for their sum, or for their
+    product with a weight. None otherwise."""
     if sizes.pooling == "mean":
         return Narrow((images, sizes.patches, sizes.width), POOLED, 1, None, STREAM)
     if sizes.pooling == "attention":
@@ -269,21 +270,21 @@ def _pooled_request(sizes: Sizes, images: int) -> Narrow | None:
 
 
 class _Wide:
-    """The POOLED highest bits of tokens, opened under a mask: shares of them modulo 2^STREAM. One use."""
+    """The POOLED highest bits of tokens, opened under a mask: shares of them modulo 2^STREAM. Used once."""
 
     def __init__(self, party: Party, request: Narrow) -> None:
         self._party = party
         self._value = NarrowValue(party, request.shape, request.bits, ring=request.words)
 
     def run(self, stream: torch.Tensor) -> Program[torch.Tensor]:
-        """Modulo 2^STREAM, to the scale of the stream divided by 2^(STREAM - POOLED)."""
+        """Shares modulo 2^STREAM, at the scale of the stream divided by 2^(STREAM - POOLED)."""
         highest = shifted(stream, STREAM, STREAM - POOLED)
         self._value.settle(*(yield from self._party.open("pooling", self._value.masked(highest))))
         return self._value.value()
 
 
 def in_range(party: Party, outside: torch.Tensor, lookup: LookedUp) -> Program[None]:
-    """Open whether a shared count is zero, in all of its bits: words whose sum is 0 modulo 2^64 if it is."""
+    """Open whether all bits of a shared count are zero: words whose sum is 0 modulo 2^64 if so."""
     (place,) = yield from party.open("count", lookup.masked(outside))
     share = lookup.settle(place, Range(0, 1))
     yield from party.open(RANGE, (share << (WORD_BITS - PLACE), WORD_BITS))
@@ -309,10 +310,9 @@ def _short(name: str) -> str:
 
 
 def input_share(public: AskedModel, images: int, pixels: torch.Tensor | None) -> torch.Tensor:
-    """What an owner begins a pass with: the data owner's pixels [B, C, S, S] as rows of patches, or zeros.
+    """An owner's input of a pass: the data owner's pixels [B, C, S, S] as rows of patches, or zeros.
 
-    ValueError for pixels of another shape, that are not finite, or larger than the model owner allows.
-    """
+    ValueError for pixels of another shape, that are not finite, or larger than the model owner allows."""
     sizes, scales = public.sizes, public.embedding
     if pixels is None:
         return torch.zeros(images, sizes.patches, sizes.pixels, dtype=torch.int64)
@@ -330,5 +330,5 @@ def input_share(public: AskedModel, images: int, pixels: torch.Tensor | None) ->
 
 
 def encoded(x: torch.Tensor, scale: float) -> torch.Tensor:
-    """Floats as whole numbers, to the nearest."""
+    """Floats as integers, rounded to the nearest."""
     return (x.double() * scale).round().long()

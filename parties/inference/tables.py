@@ -1,15 +1,15 @@
 """Lookup tables on shares: functions and range checks of a value that is opened once under a mask; and LayerNorm.
 
 With c = x + r modulo 2^PLACE opened, x is (c mod 2^m) - (r mod 2^m) away from the lower end of the interval number (c
->> m) - (r >> m): in it or, where that is negative, in the one before. The dealer's keys are of the interval of r, so
-the inner product with any public table, turned round by c, is a share of the function's value, linear around each lower
-end (one-time truth tables, Ishai et al., TCC 2013, in keys of Boyle, Gilboa and Ishai). Bounds are compared with the
-highest bits alone, in which x is floor(x / 2^m) or one more, by one key at two places (Boyle et al., Eurocrypt 2021,
-section 4): beyond a bound a value is always found out of range.
+>> m) - (r >> m): in it or, if that is negative, in the previous one. The dealer's DPF keys are for the interval of r,
+so the inner product with any public table, rotated by c, is a share of the function's value, linear around each lower
+end (one-time truth tables, Ishai et al., TCC 2013, with the keys of Boyle, Gilboa and Ishai). Bounds are compared with
+the highest bits alone, in which x is floor(x / 2^m) or one more, by one DCF key at two positions (Boyle et al.,
+Eurocrypt 2021, section 4): a value beyond a bound is always detected.
 
-Both owners compute the tables themselves, in float64 with operations that are rounded one by one (IEEE 754), so that
-they are equal to the last bit. LayerNorm takes three rounds: squares and products cost nothing but the opening of the
-inverse root, since the stream, whose mean is zero, is opened under its mask.
+Both owners compute the tables themselves, in float64 with individually rounded operations (IEEE 754), so that they are
+equal to the last bit. LayerNorm takes three rounds: squares and products cost no more than the opening of the inverse
+root, since the stream, whose mean is zero, is opened under its mask.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Range:
-    """A value is in range from `low` up to, and without, `high`, in units of the bits that are compared."""
+    """Permitted values from `low` up to, and without, `high`, in units of the compared bits."""
 
     low: int
     high: int
@@ -46,7 +46,7 @@ class Range:
 
 @dataclass(frozen=True, repr=False)
 class Trees:
-    """What an owner has of the trees of a request: its roots, and the keys that both were told."""
+    """An owner's DPF and DCF keys of a request: its roots, and the corrections that both owners receive."""
 
     threshold_roots: Words
     thresholds: ThresholdKeys
@@ -55,7 +55,7 @@ class Trees:
 
 
 def trees_of(request: Lookup, words: Sequence[torch.Tensor]) -> Trees:
-    """Out of an owner's words, without the mask."""
+    """Keys from an owner's words, without the mask."""
     plain = [each.cpu().numpy().view(np.uint64) for each in words]
     levels, index, roots = request.levels, request.index, 1 + (request.index > 0)
     seeds, controls, values = plain[roots : roots + 3]
@@ -72,7 +72,7 @@ def trees_of(request: Lookup, words: Sequence[torch.Tensor]) -> Trees:
 
 
 class LookedUp:
-    """One use: made ahead of the value, `masked`, then `settle`d."""
+    """A lookup for one use: prepared ahead of the value, `masked`, then `settle`d."""
 
     def __init__(self, party: Party, request: Lookup) -> None:
         self._rank, self._request, self._device = party.rank, request, party.device
@@ -92,7 +92,7 @@ class LookedUp:
         return share + self._mask, PLACE
 
     def settle(self, opened: torch.Tensor, limits: Range) -> torch.Tensor:
-        """Take in the sum; the share modulo 2^PLACE of how many values are out of range, one number."""
+        """Process the opened sum; returns the share modulo 2^PLACE of the number of values out of range."""
         self.place(opened)
         return self.outside(limits).sum()
 
@@ -100,11 +100,12 @@ class LookedUp:
         self._place = opened & ((1 << PLACE) - 1)
 
     def outside(self, limits: Range) -> torch.Tensor:
-        """The shares modulo 2^PLACE of 1 for each value that is out of range, of 0 for each other."""
+        """The shares modulo 2^PLACE of 1 for each value out of range, of 0 for each other."""
         return outside([(self, limits)])[0]
 
     def _compared(self, limits: Range) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where the threshold of every value is looked at [n, 2], and what that has too much of 1 [n]."""
+        """Positions [n, 2] at which the threshold of every value is evaluated, and the excess of 1 in the results
+        [n]."""
         levels = self.levels
         units = (self._place >> (PLACE - levels)).reshape(-1, 1).cpu()
         # Strictly above the unit of the lower bound, since a value may seem to be one higher than it is.
@@ -113,7 +114,7 @@ class LookedUp:
         return (units - bounds) & ((1 << levels) - 1), inside[:, 1] - inside[:, 0]
 
     def stepped(self, inverse: SteppedInverse) -> tuple[torch.Tensor, torch.Tensor]:
-        """The share modulo 2^64 of an inverse in steps, and that modulo 2^PLACE of how many values are out of range."""
+        """The share modulo 2^64 of a stepped inverse, and that modulo 2^PLACE of the number of values out of range."""
         levels, (ends, values) = self.levels, inverse.steps
         units = (self._place >> (PLACE - levels)).reshape(-1, 1).cpu()
         places: Words = ((units - ends) & ((1 << levels) - 1)).numpy().view(np.uint64)
@@ -126,7 +127,8 @@ class LookedUp:
         return share.reshape(self._place.shape).to(self._device), outside.sum().to(self._device)
 
     def value(self, values: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
-        """The share modulo 2^64 of a function: int64 [2^index] at the lower ends of intervals, and per unit."""
+        """The share modulo 2^64 of a function, given int64 [2^index] values at the intervals' lower ends, and slopes
+        per unit."""
         assert self._points is not None
         interval, rest = (part.numpy() for part in self._request.place(self._place.reshape(-1).cpu()))
         level, slope = (_windows(table, interval) for table in (values, slopes))
@@ -136,8 +138,8 @@ class LookedUp:
 
 
 def outside(several: Sequence[tuple[LookedUp, Range]]) -> list[torch.Tensor]:
-    """`LookedUp.outside` of several that compare as many bits, of one party: one walk down many trees takes hardly
-    longer than one down a few."""
+    """`LookedUp.outside` for several lookups of one party with equal compared bits: evaluating many trees together
+    takes hardly longer than a few."""
     first = several[0][0]
     places, extra = zip(*(looked_up._compared(limits) for looked_up, limits in several), strict=True)
     trees = [looked_up._trees for looked_up, _ in several]
@@ -167,8 +169,8 @@ def _sums(words: Integers, table: Integers) -> Integers:
 
 
 def _windows(table: torch.Tensor, intervals: Integers) -> Integers:
-    """For each interval c the words of a table [size] at c - j modulo size, for j = 0 ... size - 1: parts of the table
-    backwards, twice, which are copied whole."""
+    """For each interval c the words of a table [size] at c - j modulo size, for j = 0 ... size - 1: copied as
+    contiguous slices of the reversed table, repeated twice."""
     size, backwards = len(table), table.flip(0).cpu().numpy()
     parts = np.lib.stride_tricks.sliding_window_view(np.concatenate([backwards, backwards]), size)
     found: Integers = parts[size - 1 - intervals]
@@ -184,35 +186,35 @@ Units = Annotated[int, Meta(ge=0, le=1 << PLACE)]
 FILLED: Final = 0.9
 _SLOPE_BITS: Final = 4
 LEAST_INTERVALS: Final = 16
-"""Below a value that is in range, if not said otherwise: there the relative error of 1/x is about (1 / 16)^2 at most,
-that of 1/sqrt(x) 3/8 of it, and it falls with the square of the value: to a fifth at the least that typical images
-reach."""
+"""Default number of intervals below the least value in range: there the relative error of 1/x is at most about
+(1 / 16)^2, that of 1/sqrt(x) 3/8 of it, and it falls with the square of the value: to a fifth at the least value of
+typical images."""
 _FEWEST_INTERVALS: Final = 4
-"""The same where there are as many as there can be. Where the error is that large an inverse is too small, so that
-bounds that follow from it hold."""
+"""The same for the largest domains. With so large an error an inverse is too small, so that bounds that follow from
+it hold."""
 MOST_INDEX_BITS: Final = 14
 _TABLE_LEVELS: Final = 20
-"""Bits that are compared of a sum that is looked up."""
+"""Compared bits of a sum that is looked up."""
 
 
 class BoundError(ValueError):
-    """The values of a model are too large for fixed-point numbers, or have no bound; the message says which."""
+    """The values of a model are too large for fixed-point numbers, or have no bound; the message names them."""
 
 
 class Inverse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An inverse, or inverse root, of a positive variable, itself or by the polynomial that stands for it."""
+    """Inverse, or inverse root, of a positive variable, exactly or by its polynomial."""
 
     function: Literal["inverse", "inverse root"]
     unit: Positive
-    """What one unit of a place is worth."""
+    """Value of one unit of a position."""
     offset: Annotated[float, Meta(ge=0.0, le=2.0**100)]
-    """What is added to the variable."""
+    """Addend of the variable."""
     scale: Positive
-    """What a value of 1 is in the result."""
+    """Representation of 1 in the result."""
     steps: Steps | None = None
-    """Of Goldschmidt's iteration; None: no polynomial."""
+    """Steps of Goldschmidt's iteration; None: no polynomial."""
     divisor: Positive = 1.0
-    """What the variable is divided by first, as in the clear, to be where the iteration converges."""
+    """Divisor of the variable, as in the clear, to reach the iteration's region of convergence."""
 
     def __call__(self, variable: torch.Tensor) -> torch.Tensor:
         """float64 of float64, without the scale."""
@@ -238,10 +240,10 @@ class CheckedSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SteppedInverse(CheckedSum, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The same with an inverse that is constant from step to step, each sqrt(2) times the one before."""
+    """The same with a piecewise constant inverse, whose steps grow by factors of sqrt(2)."""
 
     scale: Positive
-    """What the inverse of a unit is in the result."""
+    """Inverse of a unit in the result."""
 
     def request(self, shape: tuple[int, ...]) -> Lookup:
         return Lookup(shape, levels=self.levels, words=WORD_BITS)
@@ -266,7 +268,7 @@ def _steps(inverse: SteppedInverse) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Table(CheckedSum, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The same with an inverse of what is in range. ValueError for intervals that do not fit their domain."""
+    """The same with an inverse of values in range. ValueError for intervals that do not fit their domain."""
 
     domain: Annotated[int, Meta(ge=1, le=PLACE)]
     index: Annotated[int, Meta(ge=1, le=14)]
@@ -282,7 +284,7 @@ class Table(CheckedSum, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def words(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """int64 [2^index]: values at the lower ends of the intervals, and slopes for a unit of a place."""
+        """int64 [2^index]: values at the lower ends of the intervals, and slopes for a unit of a position."""
         return _words(self.inverse, self.index, self.slope)
 
 
@@ -297,10 +299,10 @@ def _words(inverse: Inverse, index: int, slope: int) -> tuple[torch.Tensor, torc
 def interpolated(
     function: Callable[[torch.Tensor], torch.Tensor], index: int, slope: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `Table.words`, of a function of the lower ends of 2^index intervals of 2^slope units, float64."""
+    """`Table.words` for a function of the lower ends of 2^index intervals of 2^slope units, float64."""
     ends = torch.arange(-1, (1 << index) + 1, dtype=torch.float64) * (1 << slope)
     values = function(ends)
-    # A place may be looked up from the upper end of its interval, so a slope is of both sides.
+    # A position may be evaluated from its interval's upper end, so a slope averages both sides.
     slopes = (values[2:] - values[:-2]) / (2 << slope)
     return values[1:-1].clamp(max=2.0**61).round().long(), slopes.clamp(min=-(2.0**61)).round().long()
 
@@ -308,27 +310,27 @@ def interpolated(
 def fitted_sum(
     name: str, *, bits: int, unit: float, most: float, low: float, high: float, levels: int = THRESHOLD_LEVELS
 ) -> CheckedSum:
-    """Of a sum in a ring of `bits` that is at most `most` whatever goes in, and in range from `low` to `high`; a sum of
-    1 is `unit` whole numbers. BoundError where no factor lets the ring resolve it."""
+    """Check of a sum in a ring of `bits` that is at most `most` for every input, and in range from `low` to `high`.
+    unit: representation of 1. BoundError if no factor lets the ring resolve it."""
     factor = min(math.floor(2**bits * FILLED / (most * unit)), LARGEST_FACTOR)
     worth = factor * unit / 2 ** (bits - levels)
     if factor < 1 or high * worth < 4:
         raise BoundError(
             f"{name}: {most:.4g} is possible and {high:.4g} is in range, which is too far apart to be told on shares"
         )
-    # What is in range may be more than is possible.
+    # The permitted range may exceed the possible one.
     most_units = min(math.ceil(high * worth) + 1, 1 << levels)
     return CheckedSum(factor=factor, low=max(math.floor(low * worth) - 1, 0), high=most_units, levels=levels)
 
 
 _LEAST_UNITS: Final = 16
-"""What the least sum in range is in units of what is compared, at least, where its inverse is in steps."""
+"""Least number of compared units in the least sum in range, for a stepped inverse."""
 
 
 def fitted_steps(
     name: str, *, bits: int, unit: float, most: float, low: float, high: float, scale: float
 ) -> SteppedInverse:
-    """As `fitted_sum`, with an inverse in steps; scale: what the inverse of 1 is in the result."""
+    """`fitted_sum` with a stepped inverse; scale: the inverse of 1 in the result."""
     levels = min(math.ceil(math.log2(most / low / FILLED * _LEAST_UNITS)) + 1, PLACE)
     place = fitted_sum(name, bits=bits, unit=unit, most=most, low=low, high=high, levels=levels)
     if place.low < _LEAST_UNITS:
@@ -338,8 +340,8 @@ def fitted_steps(
 
 
 def step_ratios(inverse: SteppedInverse) -> Interval:
-    """Between what a sum in range is times its inverse in steps, where that of 1 is 1. What is compared is the number
-    of a sum's unit, or one more."""
+    """Interval of the product of a sum in range and its stepped inverse, where that of 1 is 1. The compared number is
+    the sum's unit, or one more."""
     ends, values = (part.double() for part in inverse.steps)
     low, high = (ends[:-1] - 1) * (values - 0.5), ends[1:] * (values + 0.5)
     return Interval(low.min().item() / inverse.scale, high.max().item() / inverse.scale)
@@ -357,14 +359,14 @@ def fitted_table(
     intervals: int = LEAST_INTERVALS,
     levels: int = _TABLE_LEVELS,
 ) -> Table:
-    """The same with an inverse, whose unit is found; intervals: how many are below `low`.
+    """The same with an inverse, whose unit is derived; intervals: number of them below `low`.
 
-    BoundError where what is in range differs by too much."""
+    BoundError if the range of values is too wide."""
     place = fitted_sum(name, bits=bits, unit=unit, most=most, low=low, high=high, levels=levels)
     domain, index = _intervals(place, intervals)
-    # A polynomial that stands for an inverse stays small near zero, as it does in the clear.
+    # A polynomial that approximates an inverse stays small near zero, as it does in the clear.
     if inverse.steps is None and _too_few(place, domain, index):
-        # What is in range ends anywhere in the upper half of a domain; with a smaller factor it ends with the lower.
+        # The range ends anywhere in the upper half of a domain; with a smaller factor it ends with the lower half.
         most *= place.high / (2 ** (domain - 1 - PLACE + levels) - 2)
         place = fitted_sum(name, bits=bits, unit=unit, most=most, low=low, high=high, levels=levels)
         domain, index = _intervals(place, intervals)
@@ -387,8 +389,8 @@ def fitted_table(
 
 
 def _intervals(place: CheckedSum, below: int) -> tuple[int, int]:
-    """Bits of a domain that holds what is in range, and of the number of its intervals. below: how many are wanted
-    below the least."""
+    """Bits of a domain that holds the range, and of the number of its intervals. below: requested intervals below the
+    least value."""
     bits = max((place.high - 1).bit_length(), 1)
     domain = bits + PLACE - place.levels
     wanted = math.ceil(math.log2(below * 2**bits / max(place.low, 0.25)))
@@ -400,26 +402,26 @@ def _too_few(place: CheckedSum, domain: int, index: int) -> bool:
 
 
 def largest(place: CheckedSum, *, bits: int, unit: float) -> float:
-    """What a sum that was found in range is at most."""
+    """Largest sum that passes the check."""
     return place.high * 2.0 ** (bits - place.levels) / (place.factor * unit)
 
 
 Lift = Annotated[int, Meta(ge=1, le=1 << 12)]
 SQUARES: Final = 56
-"""Ring of sums of squares."""
+"""Ring bits of sums of squares."""
 
 
 class Norm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     variance: Table
-    """Of the sum of squares."""
+    """Inverse root of the sum of squares."""
     dropped: Annotated[int, Meta(ge=1, le=STREAM - CENTRED)]
-    """Bits of the stream that are cut off, which leaves CENTRED that hold what is possible here."""
+    """Truncated bits of the stream, which leaves CENTRED bits for the possible values."""
     lift: tuple[Lift, Lift] = (1, 1)
-    """By which the first token, the class token, and all others are multiplied, so that their variances are alike."""
+    """Factors of the first token, the class token, and of all others, which make their variances alike."""
     cut: Annotated[int, Meta(ge=0, le=WORD_BITS - STREAM)]
-    """Bits that are cut off the result: it is modulo 2^STREAM then, or wider; without a cut modulo 2^WORD_BITS."""
+    """Truncated bits of the result, which is then modulo 2^STREAM or wider; 0: modulo 2^WORD_BITS."""
     normalised: Positive
-    """Scale of the result, once cut."""
+    """Scale of the truncated result."""
 
     @property
     def ring(self) -> int:
@@ -437,7 +439,7 @@ class LayerNormProgram:
         self._value = NarrowValue(party, shape, CENTRED, degree=2, factor=(*shape[:-1], 1), ring=norm.ring)
 
     def run(self, stream: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
-        """[B, T, D] modulo 2^STREAM to the normalised values, and the share of how many rows are out of range."""
+        """Map [B, T, D] modulo 2^STREAM to the normalised values, and the share of the number of rows out of range."""
         party, operation, norm, value = self._party, self._operation, self._norm, self._value
         first, others = norm.lift
         lifted = torch.cat([stream[:, :1] * first, stream[:, 1:] * others], 1)

@@ -1,16 +1,16 @@
-"""Functions as sums of waves whose period is the ring, so that they can be computed on a masked argument.
+"""Fourier approximations of functions, whose period is the ring, so that they can be computed on a masked argument.
 
-With c = x + r opened and the mask r known to the dealer, a wave of x is a product of one of c and one of r:
+With c = x + r opened and the mask r known to the dealer, a harmonic of x is a sum of products of harmonics of c and r:
 
     cos(k x) = cos(k c) cos(k r) + sin(k c) sin(k r)
 
 so f(x) = sum over k of a_k cos(k x) + b_k sin(k x) needs the dealer's shares of cos(k r) and sin(k r), rounded, and
-public factors of c. Nothing wraps wrongly: the waves go round with the ring. A function that has no period is fitted
-within a window of the ring, and free outside (Fourier extension).
+public factors of c. Wrapping is harmless: the harmonics have the period of the ring. A function without a period is
+fitted within a window of the ring, and arbitrary outside (Fourier extension).
 
-Both owners must have equal factors to the last bit: owners that differ by one unit get a random result. Cosines of
-different libraries differ, so the waves come from one table of whole numbers, made by integer arithmetic alone
-(`cosines`), and the coefficients are whole numbers that the terms state.
+Both owners must have equal factors to the last bit: a difference of one unit gives a random result. Cosines of
+different libraries differ, so the harmonics come from one table of integers, made by integer arithmetic alone
+(`cosines`), and the coefficients are integers in the terms.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PLACES: Final = 1 << COARSE
 SCALE_BITS: Final = 30
 """A cosine of 1 is 2^SCALE_BITS in the table."""
 FEWEST_HARMONICS: Final = 3
-"""Of a fit: as many as the sum has that checks hidden values (hidden.py), which takes the same words."""
+"""Least harmonics of a fit: as many as in the sum that checks hidden values (hidden.py), which uses the same words."""
 LARGEST_HARMONICS: Final = 64
 _WORKING_BITS: Final = 80
 _CUTOFFS: Final = tuple(10.0**-power for power in range(3, 12))
-"""Relative to the largest singular value: smaller ones are left out of a fit, lest coefficients grow for nothing."""
+"""Cutoffs relative to the largest singular value: a fit ignores smaller ones, which would only inflate coefficients."""
 _POINTS: Final = 1000
 
 LARGEST_COEFFICIENT: Final = 1 << 32
@@ -46,13 +46,13 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class FitError(ValueError):
-    """A function that no few waves come close to; the message says which and how far."""
+    """A function that few harmonics cannot approximate; the message names it and the error."""
 
 
 class Wave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """f(x) = constant + sum of cosines[k - 1] cos(k x) + sines[k - 1] sin(k x) for k = 1 ..., times 2^precision.
 
-    x is a whole number modulo 2^COARSE and stands for the angle 2 pi x / 2^COARSE."""
+    x is an integer modulo 2^COARSE and represents the angle 2 pi x / 2^COARSE."""
 
     constant: Coefficient
     cosines: Annotated[tuple[Coefficient, ...], Meta(min_length=1, max_length=LARGEST_HARMONICS)]
@@ -80,8 +80,7 @@ def cosines() -> torch.Tensor:
     """int64 [PLACES]: cos(2 pi x / PLACES) times 2^SCALE_BITS, by integer arithmetic alone.
 
     Half angles by integer square roots at _WORKING_BITS, sums of angles by products that are rounded down, then
-    rounded to the nearest: the specification has the same steps, and the table's digest.
-    """
+    rounded to the nearest: the specification has the same steps, and the table's digest."""
     unit = 1 << _WORKING_BITS
     powers = [(0, unit)]  # Cosine and sine of a quarter, an eighth ... of a turn.
     while len(powers) < COARSE - 1:
@@ -109,39 +108,39 @@ def table_digest() -> bytes:
 
 
 def waves(number: int, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos(number x) and sin(number x) of places x modulo PLACES, times 2^SCALE_BITS."""
+    """cos(number x) and sin(number x) at positions x modulo PLACES, times 2^SCALE_BITS."""
     table, angle = _table(places.device), places * number
     return at(table, angle & (PLACES - 1)), at(table, (angle - PLACES // 4) & (PLACES - 1))
 
 
 def at(table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Entries of a table, in the shape of their places: what `take` gives, three times as fast, and with places and
-    entries of int32 faster still."""
+    """Entries of a table, in the shape of their positions: equals `take`, three times as fast, and faster still for
+    positions and entries of int32."""
     return table.index_select(0, places.reshape(-1)).reshape(places.shape)
 
 
 def rounded(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """Waves at so many fractional bits, to the nearest."""
+    """Harmonics at so many fractional bits, rounded to the nearest."""
     by = SCALE_BITS - bits
     return (values + (1 << (by - 1))) >> by
 
 
 _BLOCKS: Final = 64
-"""Functions whose tables are kept: those of a pass are asked for in the same order again and again."""
+"""Cached functions: a pass needs the same ones in the same order again and again."""
 
 
 @lru_cache(maxsize=_BLOCKS)
 def rounded_waves(harmonics: int, bits: int, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """cos(k x), sin(k x) for k = 1 ... harmonics at so many fractional bits, at all places: int32 [PLACES] each, which
-    stay in a processor's cache."""
+    """cos(k x), sin(k x) for k = 1 ... harmonics at so many fractional bits, at all positions: int32 [PLACES] each,
+    which stay in a processor's cache."""
     numbers, places = range(1, harmonics + 1), torch.arange(PLACES, device=device)
     return tuple(rounded(wave, bits).int() for number in numbers for wave in waves(number, places))
 
 
 @lru_cache(maxsize=_BLOCKS)
 def factors(wave: Wave, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """The public factors of a sum c at all places, [PLACES] each: of cos(k r), then of sin(k r), for k = 1 ... They are
-    int32, or int64 where that cannot hold them."""
+    """The public factors of a sum c at all positions, [PLACES] each: of cos(k r), then of sin(k r), for k = 1 ... They
+    are int32, or int64 if that cannot hold them."""
     found, kind = [], torch.int32 if 2 * wave.largest < 1 << 31 else torch.int64
     places = torch.arange(PLACES, device=device)
     for number, (cosine, sine) in enumerate(zip(wave.cosines, wave.sines, strict=True), 1):
@@ -164,23 +163,21 @@ def fitted_wave(
     least_words: int = 1,
     most_harmonics: int = LARGEST_HARMONICS,
 ) -> Wave:
-    """The fewest waves of a period that are within half a tolerance of a function everywhere on low ... high.
+    """Fit the fewest harmonics of a period within half a tolerance of a function everywhere on low ... high.
 
     Each of both roundings, of factors and of words, adds a deviation of `noise`; they have most_bits together at most,
-    and words have least_words at least.
-    FitError where most_harmonics do not suffice.
-    """
+    and words have least_words at least. FitError if most_harmonics do not suffice."""
     middle, reach = (low + high) / 2, (high - low) / 2
     points = middle + reach * np.cos(np.pi * (np.arange(_POINTS) + 0.5) / _POINTS)  # Denser at the ends.
     checked = np.linspace(low, high, 4 * _POINTS + 1)
     weights, values = 1 / tolerance(points), function(points)
     exact, allowed = function(checked), tolerance(checked)
-    # Of all waves once: what is left to decompose has as many rows as there are waves, not points.
+    # Decomposed once for all harmonics: the remaining problem has a row per harmonic, not per point.
     rotation, design = np.linalg.qr(_basis(points, period, most_harmonics) * weights[:, None])
     rotated, basis = rotation.T @ (values * weights), _basis(checked, period, most_harmonics)
 
     def found(harmonics: int) -> tuple[float, Wave | None]:
-        """The least error, and what is within half a tolerance and the bits."""
+        """The least error, and a fit within half a tolerance and the bits, if any."""
         taken = [*range(harmonics + 1), *range(most_harmonics + 1, most_harmonics + 1 + harmonics)]
         left, singular, right = np.linalg.svd(design[:, taken], full_matrices=False)
         projected, part, least = left.T @ rotated, basis[:, taken], math.inf
@@ -201,7 +198,7 @@ def fitted_wave(
             f"{name} on {low:.4g} ... {high:.4g} is {error:.2g} tolerances away from {most_harmonics} waves of period "
             f"{period:.4g}; train with smaller weights, or distil"
         )
-    # The error falls with the number of waves. The bits do not, so that more of them may take fewer.
+    # The error falls with the number of harmonics. The bits do not, so more harmonics may take fewer.
     while low_count < high_count:
         count = (low_count + high_count) // 2
         low_count, high_count = (low_count, count) if found(count)[0] <= 0.5 else (count + 1, high_count)
@@ -216,7 +213,7 @@ def fitted_wave(
 
 def _rounded_wave(coefficients: Floats, noise: float, least_words: int) -> Wave:
     harmonics = len(coefficients) // 2
-    unit = noise * math.sqrt(12)  # Within which a rounding is uniform.
+    unit = noise * math.sqrt(12)  # Width of a uniform rounding error.
     norm = float(np.linalg.norm(coefficients[1:])) + 2.0**-20
     precision = min(max(math.ceil(math.log2(math.sqrt(harmonics) / unit)), 1), 28)
     words = min(max(math.ceil(math.log2(norm / unit)), least_words), 28)
