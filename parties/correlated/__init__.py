@@ -1,1 +1,1 @@
-"""Correlated randomness that a dealer hands out: what is asked for, and from which streams it comes."""
+"""Correlated randomness from a dealer: the requests, and the streams that it is drawn from."""

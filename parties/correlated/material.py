@@ -1,8 +1,8 @@
 """Correlated randomness from a dealer: keystreams, requests, and the corrections that complete the parties' own words.
 
-docs/spec/inference-material.md has streams, requests and what is drawn. Every request of a session has a stream of its
-own, so that the words of one can be disclosed alone. Every party draws its free words and its shares of the dependent
-ones; one party, the receiver, draws no shares of these: its shares are the correction, the only thing that is sent.
+docs/spec/inference-material.md specifies streams, requests and draws. Every request of a session has its own stream, so
+that its words can be disclosed alone. Every party draws its free words and its shares of the dependent ones; one party,
+the receiver, draws no shares of these: its shares are the correction, which is the only message.
 
 Sources: Beaver (CRYPTO 1991); Escudero et al. (ePrint 2020/338, section 5.1) for the truncation.
 """
@@ -48,7 +48,7 @@ class Keystream:
     def draw(self, shape: Sequence[int], bits: int = WORD_BITS) -> torch.Tensor:
         """The next words of the stream, int64 of this shape: uniform over the ring, or [0, 2^bits) if bits < 64."""
         count = math.prod(shape)
-        # The cipher's interface asks for room of one cipher block, less a byte, beyond the output.
+        # The cipher's interface requires a block, less a byte, of space beyond the output.
         words = np.empty(count + _CIPHER_BLOCK // _WORD_BYTES, "<i8")
         room = memoryview(words.data).cast("B")
         for low in range(0, count * _WORD_BYTES, len(_ZEROS)):
@@ -63,7 +63,7 @@ def request_stream(key: bytes, number: int) -> Keystream:
 
 
 LARGEST_WORDS: Final = 1 << 28
-"""Words that one request may make a party draw: 2 GiB."""
+"""Most words that a party draws for one request: 2 GiB."""
 LARGEST_DIVISOR: Final = 1 << 62
 SIGN: Final = -(1 << 63)
 """The highest bit of a word, as int64."""
@@ -87,7 +87,8 @@ class Request(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
     @property
     def receivers(self) -> tuple[int, ...]:
-        """The ranks that get it, and so draw no dependent words; where all do, it is told, not shared."""
+        """Ranks that receive the correction, and so draw no dependent words; if all receive it, it is public, not
+        shared."""
         return (self.receiver,)
 
     def free(self, rank: int) -> list[Draw]:
@@ -97,8 +98,8 @@ class Request(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
         raise NotImplementedError
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> Iterable[torch.Tensor]:
-        """The dependent words, from the free words of each rank (and, for Linear, the mask of the weight). What is
-        given is changed by whoever asked for it."""
+        """The dependent words, from the free words of each rank (and, for Linear, the mask of the weight). The caller
+        may modify its arguments afterwards."""
         raise NotImplementedError
 
 
@@ -109,7 +110,7 @@ class Product(Request, frozen=True):
     left: Shape
     right: Shape
     arguments: Annotated[tuple[Size, ...], Meta(max_length=0)] = ()
-    """None: such products have only their factors."""
+    """Empty: such products have only their factors."""
 
     def free(self, rank: int) -> list[Draw]:
         return [Draw(self.left), Draw(self.right)]
@@ -198,7 +199,7 @@ class Linear(Request, frozen=True):
 
 
 def check(request: Request, parties: int) -> None:
-    """ValueError unless the request can be met for this number of parties."""
+    """ValueError for a request that is invalid for this number of parties."""
     owner = getattr(request, "owner", 0)
     if owner >= parties:
         raise ValueError(f"{request}: there is no rank {owner} among {parties} parties")
@@ -212,11 +213,11 @@ def correction_words(request: Request) -> int:
 
 
 def expand(request: Request, rank: int, stream: Keystream) -> list[torch.Tensor]:
-    """What this rank draws: its free words, and unless it is the receiver its shares of the dependent ones."""
+    """Draw this rank's words: its free words, and unless it is the receiver its shares of the dependent ones."""
     drawn = [stream.draw(draw.shape, draw.bits) for draw in request.free(rank)]
-    # Whole words: what is above the bits of a dependent word means nothing.
+    # Whole words: the bits above those of a dependent word are undefined.
     for draw, equal in groupby(() if rank in request.receivers else request.dependent()):
-        # In one piece of memory, large enough to go back to the system when they are used up.
+        # One allocation, large enough to return to the system after use.
         drawn += stream.draw((len(list(equal)), *draw.shape)).unbind()
     return drawn
 
@@ -228,9 +229,9 @@ def correct(
     *,
     device: torch.device | None = None,
 ) -> Iterator[torch.Tensor]:
-    """The receiver's shares of the dependent words, from the streams of all ranks; each is made when it is asked for,
-    so that what is worked on stays in the cache of a processor. device: where they are computed; None: the CPU, which
-    draws all streams."""
+    """Yield the receiver's shares of the dependent words, from the streams of all ranks; each is computed on demand, so
+    that the working set stays in a processor's cache. device: of the computation; None: the CPU, which draws all
+    streams."""
     free = [
         [stream.draw(draw.shape, draw.bits).to(device) for draw in request.free(rank)]
         for rank, stream in enumerate(streams)
@@ -260,7 +261,7 @@ def _count(draw: Draw) -> int:
 
 @lru_cache(maxsize=4096)
 def _product_shape(request: Product) -> Shape:
-    # Torch could say it too, with its meta device; but that loads a hundred modules, for seconds.
+    # Torch's meta device would do as well, but loads a hundred modules, for seconds.
     left, right = request.left, request.right
     if request.operation == "mul":
         return np.broadcast_shapes(left, right)
@@ -272,11 +273,11 @@ def _product_shape(request: Product) -> Shape:
 
 
 class RequestError(ValueError):
-    """A request that cannot be met; the message says which and why."""
+    """An invalid request; the message names it and the reason."""
 
 
 class Dealing:
-    """What the dealer knows of one session; keys: 32 bytes for each party, in the order of the ranks; device: as of
+    """The dealer's state of one session; keys: 32 bytes for each party, in the order of the ranks; device: see
     `correct`."""
 
     def __init__(self, keys: Sequence[bytes], *, device: torch.device | None = None) -> None:
@@ -285,8 +286,8 @@ class Dealing:
         self._weights: dict[int, Weight] = {}
 
     def correction(self, request: Request, number: int) -> Iterator[torch.Tensor]:
-        """The receiver's shares of the dependent words, one after the other; none for the mask of a weight, which is
-        noted once they are asked for. RequestError."""
+        """Yield the receiver's shares of the dependent words; none for the mask of a weight, which is recorded when
+        they are requested. RequestError."""
         mask = None
         try:
             check(request, len(self._keys))

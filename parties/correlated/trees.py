@@ -1,8 +1,8 @@
-"""Function secret sharing by trees: a point or a threshold that a dealer knows, in keys that tell neither owner of it.
+"""Function secret sharing by trees: DPF and DCF keys of a point or a threshold, which hide it from either owner.
 
-docs/spec/inference-material.md ("Trees") has the construction: points after Boyle, Gilboa, Ishai (CCS 2016, figure 1),
-thresholds after Boyle et al. (Eurocrypt 2021, figure 1). Everything is for many trees at once, in NumPy's unsigned
-integers, where sums wrap; seeds are 128 bits in two words, the lower first.
+docs/spec/inference-material.md ("Trees") has the construction: points (DPF) after Boyle, Gilboa, Ishai (CCS 2016,
+figure 1), thresholds (DCF) after Boyle et al. (Eurocrypt 2021, figure 1). All functions process many trees at once, in
+NumPy's unsigned integers, whose sums wrap; seeds are 128 bits in two words, the lower first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Bits = np.ndarray[Any, np.dtype[np.uint8]]
 
 _CIPHERS: Final = tuple(Cipher(AES128(sha256(b"tacit/1 tree %d" % number).digest()[:16]), ECB()) for number in range(4))
 _LEAVES_AT_ONCE: Final = 1 << 15
-"""Of point_words: so that what it works on stays in the cache of a core."""
+"""Chunk of point_words whose working set stays in the cache of a core."""
 _LOWEST: Final = np.uint64(1)
 _ONES: Final = 0xFFFF_FFFF_FFFF_FFFF
 _REST: Final = ~_LOWEST
@@ -33,7 +33,7 @@ _SEED: Final = np.array([_REST, ~np.uint64(0)])
 
 @dataclass(frozen=True, repr=False)
 class PointKeys:
-    """What both owners are told of trees of `levels` levels."""
+    """The public part of DPF keys with `levels` levels, which both owners receive."""
 
     seeds: Words
     """Corrections of seeds, [trees, levels, 2]."""
@@ -51,7 +51,7 @@ class ThresholdKeys:
 
 
 def point_keys(roots: tuple[Words, Words], points: Words, levels: int, values: Words) -> PointKeys:
-    """The dealer's keys. roots: [trees, 2] of each owner; points: [trees] below 2^levels; values: [trees, 2]."""
+    """The dealer's DPF keys. roots: [trees, 2] of each owner; points: [trees] below 2^levels; values: [trees, 2]."""
     walk, trees = _Walk(roots, 2), len(points)
     seeds, controls = np.empty((trees, levels, 2), np.uint64), np.empty((trees, levels), np.uint8)
     for level in range(levels):
@@ -62,7 +62,7 @@ def point_keys(roots: tuple[Words, Words], points: Words, levels: int, values: W
 
 
 def point_words(rank: int, roots: Words, keys: PointKeys) -> Words:
-    """An owner's words [trees, 2^levels, 2] of the values at all places."""
+    """An owner's words [trees, 2^levels, 2] of the values at all positions."""
     trees, levels = keys.controls.shape
     words = np.empty((trees, 1 << levels, 2), np.uint64)
     at_once = max(_LEAVES_AT_ONCE >> levels, 1)
@@ -78,7 +78,7 @@ def point_words(rank: int, roots: Words, keys: PointKeys) -> Words:
 def _leaves(rank: int, roots: Words, told: Words, sides: Bits) -> tuple[Words, Words]:
     """Seeds [trees, 2^levels, 2] and controls [trees, 2^levels] of an owner, the latter as words of equal bits."""
     trees, levels = sides.shape
-    # What is told of a side: the seed, and in its lowest bit, which no seed has, that of the control.
+    # The correction of a side: the seed, and in its lowest bit, which no seed has, that of the control.
     both = np.stack([told, told], 2)
     both[..., 0] |= np.stack([sides & 1, sides >> 1], 2)
     seeds = (roots & _SEED)[:, None]
@@ -98,7 +98,7 @@ def _leaves(rank: int, roots: Words, told: Words, sides: Bits) -> tuple[Words, W
 
 
 def threshold_keys(roots: tuple[Words, Words], thresholds: Words, levels: int) -> ThresholdKeys:
-    """The dealer's keys. thresholds: [trees], below 2^levels."""
+    """The dealer's DCF keys. thresholds: [trees], below 2^levels."""
     walk, trees = _Walk(roots, len(_CIPHERS)), len(thresholds)
     total = np.zeros(trees, np.uint64)
     seeds, controls = np.empty((trees, levels, 2), np.uint64), np.empty((trees, levels), np.uint8)
@@ -107,12 +107,12 @@ def threshold_keys(roots: tuple[Words, Words], thresholds: Words, levels: int) -
         bit = _bit(thresholds, levels, level)
         flipped = walk.flipped
         sides = walk.hash()
-        # By how much the second owner's words exceed the first's, on either side.
+        # Excess of the second owner's words over the first's, on either side.
         left, right = (sides[key, 1, :, 0] - sides[key, 0, :, 0] for key in (2, 3))
         kept, lost = _sides(np.negative(bit), left, right)
         lost += bit
         values[:, level] = _signed(lost - total, flipped)
-        # Both owners' sum so far, of whoever stays on the path.
+        # Both owners' sum so far, along the path.
         total = lost - kept
         seeds[:, level], controls[:, level] = walk.step(bit)
     last = _hashed(2, walk.seeds)[..., 0]
@@ -121,10 +121,10 @@ def threshold_keys(roots: tuple[Words, Words], thresholds: Words, levels: int) -
 
 
 def below(rank: int, roots: Words, keys: ThresholdKeys, places: Words) -> Words:
-    """An owner's words [trees, ...] of whether public places [trees, ...] are below the threshold."""
+    """An owner's words [trees, ...] of whether public positions [trees, ...] are below the threshold."""
     trees, levels = keys.controls.shape
     several = math.prod(places.shape[1:])
-    # Trees are the inner axis: what is told of one is the same at all of its places.
+    # Trees are the inner axis: a tree's correction is the same at all of its positions.
     at = np.ascontiguousarray(places.reshape(trees, several).T)
     count, own = at.size, np.arange(at.size, dtype=np.intp).reshape(at.shape)
     seeds = np.repeat((roots & _SEED)[None], several, 0)
@@ -139,7 +139,7 @@ def below(rank: int, roots: Words, keys: ThresholdKeys, places: Words) -> Words:
         following = sides[:2].view(np.complex128).reshape(-1).take(chosen).view(np.uint64).reshape(seeds.shape)
         total += sides[2:].reshape(-1)[::2].take(chosen)
         total += controls & keys.values[:, level]
-        # What is told of the side: the seed, and in its lowest bit, which no seed has, that of the control.
+        # The correction of the side: the seed, and in its lowest bit, which no seed has, that of the control.
         corrected = np.broadcast_to(keys.seeds[:, level], seeds.shape).copy()
         corrected[..., 0] |= (keys.controls[:, level].astype(np.uint64) >> right) & _LOWEST
         corrected &= _pairs(controls)
@@ -154,36 +154,36 @@ def below(rank: int, roots: Words, keys: ThresholdKeys, places: Words) -> Words:
 
 
 class _Walk:
-    """Both owners' trees along one path, as the dealer walks it; each step takes the hashes under so many keys."""
+    """The dealer's walk along one path through both owners' trees; each step takes the hashes under so many keys."""
 
     def __init__(self, roots: tuple[Words, Words], keys: int) -> None:
         self.seeds = np.stack(roots) & _SEED
-        """Of shape [owners, trees, 2]."""
+        """Shape [owners, trees, 2]."""
         trees = len(roots[0])
         first = np.zeros(trees, np.uint64)
         self._controls: Words = np.stack([first, ~first])
-        """Of shape [owners, trees], as words of equal bits."""
+        """Shape [owners, trees], as words of equal bits."""
         self._room = _Room(keys, 2 * trees)
         self._own = np.arange(2 * trees, dtype=np.intp).reshape(2, trees)
         self._sides: Words
 
     @property
     def flipped(self) -> Words:
-        """The control bits of the second owner, where values are negative, as words of equal bits."""
+        """The control bits of the second owner, whose set bits make values negative, as words of equal bits."""
         second: Words = self._controls[1]
         return second
 
     def hash(self) -> Words:
-        """Under every key, [keys, owners, trees, 2]; once ahead of each step."""
+        """Hash under every key, [keys, owners, trees, 2]; once ahead of each step."""
         sides = self._room.fill(self.seeds)
         self._sides = sides.reshape(len(sides), *self.seeds.shape)
         return self._sides
 
     def step(self, bit: Words) -> tuple[Words, Bits]:
-        """Down to the child on the right where the bit is set; the corrections of this level."""
+        """Descend to the right child if the bit is set; returns the corrections of this level."""
         left, right = self._sides[0], self._sides[1]
-        # A child's lowest bit is its control: corrected, both owners' are equal on the side that is lost, and differ
-        # on the one that is kept.
+        # A child's lowest bit is its control: after correction both owners' are equal on the side off the path, and
+        # differ on the path.
         of_left, of_right = left[0] ^ left[1], right[0] ^ right[1]
         turned = np.negative(bit)
         told = _sides(_pairs(turned), of_left, of_right)[1]
@@ -202,7 +202,7 @@ class _Walk:
 
 
 class _Contexts(local):
-    """A cipher context of each key for each thread: to make one takes longer than to encrypt thousands of seeds."""
+    """Per-thread cipher contexts by key: creating one takes longer than encrypting thousands of seeds."""
 
     def __init__(self) -> None:
         self.update_into = [cipher.encryptor().update_into for cipher in _CIPHERS]
@@ -212,17 +212,17 @@ _CONTEXTS: Final = _Contexts()
 
 
 class _Room:
-    """Hashes of many seeds under the first so many keys, in memory that is used again."""
+    """Buffer for hashes of many seeds under the first keys, which is reused."""
 
     def __init__(self, keys: int, seeds: int) -> None:
-        # The cipher's interface asks for room of one seed, less a byte, beyond the output: here the next key's.
+        # The cipher's interface requires a seed, less a byte, of space beyond the output: here the next key's.
         self._words = np.empty((keys * seeds + 1) * 2, "<u8")
         octets = self._words.view(np.uint8)
         self._outputs = [octets[16 * seeds * key : 16 * seeds * (key + 1) + 16].data for key in range(keys)]
         self._shape = (keys, seeds, 2)
 
     def fill(self, seeds: Words) -> Words:
-        """[keys, seeds, 2], until it is filled again."""
+        """[keys, seeds, 2], valid until the next call."""
         plain = np.ascontiguousarray(seeds, "<u8").reshape(-1)
         octets = plain.view(np.uint8).data
         for update_into, output in zip(_CONTEXTS.update_into, self._outputs, strict=False):
@@ -236,7 +236,7 @@ def _hashed(key: int, seeds: Words) -> Words:
     """H_key of seeds [..., 2]."""
     plain = np.ascontiguousarray(seeds, "<u8")
     room = np.empty(plain.size + 2, "<u8")
-    # Memory views of no bytes at all cannot be cast, arrays can.
+    # Empty memory views cannot be cast, arrays can.
     octets = plain.reshape(-1).view(np.uint8)
     _CONTEXTS.update_into[key](octets.data, room.view(np.uint8).data)
     found: Words = room[: plain.size].reshape(plain.shape)
@@ -253,7 +253,7 @@ def _bit(numbers: Words, levels: int, level: int) -> Words:
 
 
 def _sides(choice: Words, left: Words, right: Words) -> tuple[Words, Words]:
-    """The side on the right where all bits of the choice are set, that on the left where none is; and the other one."""
+    """The right side if all bits of the choice are set, the left side if none is; and the other one."""
     change = (left ^ right) & choice
     return left ^ change, right ^ change
 
@@ -263,5 +263,5 @@ def _pairs(words: Words) -> Words:
 
 
 def _signed(words: Words, negative: Words) -> Words:
-    """Words, times -1 where all bits of the other are set."""
+    """Words, times -1 if all bits of the other are set."""
     return (words ^ negative) - negative

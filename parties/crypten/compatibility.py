@@ -1,10 +1,10 @@
-"""The one place that imports CrypTen: everybody else takes `crypten` from here.
+"""The only import of CrypTen: all other modules take `crypten` from here.
 
-It is no dependency that pip could install (docs/crypten.md): where it is missing, importing this module raises
+pip cannot install it as a dependency (docs/crypten.md): if it is missing, importing this module raises
 CryptenMissingError, which says how to install it.
 
-CrypTen 0.4.1 imports torch.onnx._internal.registration for its ONNX converter. Newer torch (2.9 on) has moved that
-module; it gets its old name back before CrypTen looks for it.
+CrypTen 0.4.1 imports torch.onnx._internal.registration for its ONNX converter. Newer torch (from 2.9) has moved that
+module; this module restores the old name before CrypTen imports it.
 """
 
 import sys

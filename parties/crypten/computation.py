@@ -1,8 +1,8 @@
-"""CrypTen within a pass: its shared tensors compute, and what they open is a round of the session.
+"""CrypTen within a pass: its shared tensors compute, and their openings are rounds of the session.
 
 CrypTen blocks in the middle of an operation, and finds its communicator and its provider of correlated randomness in
 global variables. A pass is a generator that yields its rounds (parties/inference/operations.py). So CrypTen's code runs
-in a thread of its own, whose `Computation` hands every round to the generator and waits for the answer. Sessions with
+in its own thread, whose `Computation` hands every round to the generator and waits for the answer. Sessions with
 several data owners have a thread each.
 """
 
@@ -33,12 +33,12 @@ META: Final = torch.device("meta")
 
 
 class Computation:
-    """One use of CrypTen's code by a party. exchange: sends what it is given, waits, and returns the answer."""
+    """One use of CrypTen's code by a party. exchange: sends the message, waits, and returns the answer."""
 
     def __init__(self, party: Party, exchange: Callable[[Communication], list[torch.Tensor]]) -> None:
         self.party = party
         self.operation = ""
-        """The name of what is computed, for costs."""
+        """Name of the current operation, for cost reports."""
         self._exchange = exchange
 
     def run(self, program: Program[T]) -> T:
@@ -94,13 +94,13 @@ def as_program(party: Party, compute: Callable[[Computation], T]) -> Program[T]:
             answers.put((yield found))
         return found[0]
     finally:
-        # A pass that is broken off leaves no thread behind.
+        # An aborted pass leaves no thread behind.
         answers.put(None)
         thread.join()
 
 
 class _AbandonedError(Exception):
-    """Nobody waits for the result any more."""
+    """The caller no longer waits for the result."""
 
 
 def computed(computation: Computation, compute: Callable[[Computation], T]) -> T:
@@ -114,14 +114,14 @@ def computed(computation: Computation, compute: Callable[[Computation], T]) -> T
 
 @dataclass(frozen=True)
 class Traced:
-    """Requests that code makes to the dealer, and its rounds."""
+    """The code's requests to the dealer, and its rounds."""
 
     requests: tuple[AnyBlockRequest, ...]
     rounds: tuple[Round, ...]
 
 
 def traced(prepare: Callable[[Party], Callable[[Computation], object]]) -> Traced:
-    """Run code without values. Which requests and rounds it makes depends on shapes alone, for no value is known."""
+    """Run code without values. Requests and rounds depend on shapes alone, since no value is known."""
     requests: list[Any] = []
     rounds: list[Round] = []
 
@@ -154,7 +154,7 @@ def shared(share: torch.Tensor) -> Any:
 
 @cache
 def install() -> None:
-    """Let CrypTen in this process compute by `current()`, from now on."""
+    """Make CrypTen in this process compute by `current()` from now on."""
     vars(crypten.mpc)["__SUPPORTED_PROVIDERS"][_PROVIDER] = _DealtTuples()
     crypten.cfg.mpc.provider = _PROVIDER
     crypten.communicator.DistributedCommunicator = _PassCommunicator
@@ -164,7 +164,7 @@ def install() -> None:
 
 
 class _PassCommunicator:
-    """The part of CrypTen's communicator that its arithmetic uses. Anything else is an error of this program."""
+    """The part of CrypTen's communicator that its arithmetic uses. Other accesses are a bug."""
 
     @classmethod
     def is_initialized(cls) -> bool:
@@ -199,14 +199,14 @@ class _DealtTuples:
 
 
 def _initialise(self: Any, tensor: Any = None, *_: Any, **__: Any) -> None:
-    """Shares are made by `shared`. Of itself CrypTen makes placeholders alone, which have no elements; for others it
-    would draw zero sharings from a Mersenne Twister."""
+    """`shared` makes shares. CrypTen itself makes only empty placeholders; for others it would draw zero sharings from
+    a Mersenne Twister."""
     if tensor is not None and len(tensor):
         raise TypeError("a shared tensor is made of this party's share")
 
 
 def _divide(self: Any, divisor: Any) -> Any:
-    """In place, in place of ArithmeticSharedTensor.div_; no operation of a vision transformer divides by another
+    """Replaces ArithmeticSharedTensor.div_, in place; no operation of a vision transformer divides by another
     number."""
     if not isinstance(divisor, int) or divisor < 1:
         raise TypeError(f"a shared tensor is divided by {divisor!r}: only positive whole numbers are public divisors")

@@ -1,8 +1,8 @@
-"""The error of what cannot begin without CrypTen."""
+"""The error for a missing CrypTen."""
 
 
 class CryptenMissingError(ImportError, ValueError):
-    """CrypTen is not installed: an ImportError for programs, and for commands a request that cannot be met here."""
+    """CrypTen is not installed: an ImportError for programs, and a rejected value for commands."""
 
     def __init__(self, reason: ImportError) -> None:
         super().__init__(

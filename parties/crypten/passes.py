@@ -1,8 +1,8 @@
-"""The passes of a session by CrypTen: embedding, blocks, head, each a stage whose arithmetic is CrypTen's tensors'.
+"""The passes of a session by CrypTen: embedding, blocks, head, each a stage on CrypTen's tensors.
 
 The weight of a linear layer is masked once for a session, and a product costs one message of the data owner
-(FixedLinear). What both have of a product of shared numbers, and of a truncation, is in computation.py. No value is
-compared with the interval in which its polynomial is valid: an image beyond it has a wrong answer, and nobody learns.
+(FixedLinear). computation.py has products of shared numbers, and truncation. There are no range checks: an image beyond
+the interval of a polynomial gets a wrong result, and nobody learns it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from tacit.protocol.inference.session import PassRounds
 from tacit.protocol.inference.states import InferenceState
 
 Products = Mapping[str, PreparedLinear]
-"""Linear layers of a stage, ready for one input, by their names in it."""
+"""Linear layers of a stage, prepared for one input, by their names in it."""
 Compute = Callable[[Computation, Products, torch.Tensor], torch.Tensor]
-"""From this party's share of what goes in to that of what comes out."""
+"""Maps this party's share of the input to that of the output."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class CryptenStage:
     name: str
     public: PublicStudent
     layers: tuple[str, ...]
-    """Names of its layers, as in `layer_shapes`."""
+    """Names of its layers, see `layer_shapes`."""
     rows: tuple[int, ...]
-    """Shape of what a layer of it takes, of an image, without the columns."""
+    """Shape of a layer's input for an image, without the columns."""
     shape: tuple[int, ...]
-    """Shape of what goes in, of an image."""
+    """Shape of the stage's input for an image."""
     compute: Compute
     like: CryptenStage | None = None
-    """An earlier stage with the same requests and rounds, which is traced in its place."""
+    """An earlier stage with the same requests and rounds, whose trace is used."""
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         first = len(self.layers)

@@ -1,4 +1,4 @@
-"""A distilled student for CrypTen: what is public of it, its weights in fixed point, and a module of the public part.
+"""A distilled student for CrypTen: its public part, its weights in fixed point, and a module of the public part.
 
 Public are the sizes, the degrees of the polynomials, and the calibrated intervals, by which arguments are scaled. The
 scale and shift of a LayerNorm are folded into the layer behind it, so that all secret numbers are weights and biases of
@@ -42,8 +42,8 @@ from tacit.protocol.inference.states import InferenceLabel
 PROTOCOL: Final = "crypten"
 BITS: Final = 16
 LARGEST: Final = 2.0**12
-"""Intervals, pixels and weights may reach this far: a product of two such values is within the 2^30 that a truncation
-takes, with room for a sum of 64 of them. Values also need to be well above the last bit, 2^-16."""
+"""Largest magnitude of interval ends, pixels and weights: a product of two is within the 2^30 that a truncation takes,
+with room for a sum of 64 of them. Values must also be well above the last bit, 2^-16."""
 
 Reach = Annotated[float, Meta(gt=0.0, le=LARGEST)]
 Repeats = Annotated[int, Meta(ge=1, le=64)]
@@ -63,7 +63,7 @@ class BlockIntervals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class PublicStudent(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="protocol", tag=PROTOCOL
 ):
-    """Made by `prepared_student`, or read from what the model owner said. ValueError for parts that do not fit."""
+    """Made by `prepared_student`, or read from a model owner's message. ValueError for inconsistent parts."""
 
     sizes: Sizes
     softmax_degree: Repeats
@@ -112,8 +112,8 @@ class PublicStudent(
         return found
 
     def kind(self, number: int) -> tuple[int, ...]:
-        """Whether each argument of a block is divided, left, or multiplied by a whole number: blocks of one kind make
-        the same requests and rounds."""
+        """For each argument of a block whether it is divided, unchanged, or multiplied by an integer: blocks of one
+        kind make the same requests and rounds."""
         own = self.blocks[number]
         bounds = (
             norm_bound(Interval(0.0, own.first_variance)),
@@ -134,7 +134,7 @@ class PublicStudent(
 
 
 def _without_weights(module: Any, linear: Callable[[str], Any]) -> Any:
-    """A copy whose norms multiply by 1 and add 0, which costs nothing on shares, and whose layers are `linear`."""
+    """A copy whose norms multiply by 1 and add 0, which is free on shares, and whose layers are `linear`."""
 
     def make(path: str, _weight: torch.Tensor) -> Any:
         owner, _, name = path.rpartition(".")
@@ -158,7 +158,7 @@ class PrivateStudent:
 
 
 def check_results(results: Results) -> None:
-    """ValueError for results that are not revealed by this protocol. Both owners check: neither trusts the other."""
+    """ValueError for results that this protocol cannot reveal. Both owners check: neither trusts the other."""
     if results.labels:
         raise ValueError(
             f'the protocol "{PROTOCOL}" reveals logits alone: labels alone need comparisons, which it has not'
@@ -166,7 +166,7 @@ def check_results(results: Results) -> None:
 
 
 def public_student(terms: Terms) -> PublicStudent:
-    """What the model owner has said of its student. ValueError if it does not fit its terms."""
+    """The model owner's description of its student. ValueError if it does not fit its terms."""
     try:
         public = msgspec.msgpack.decode(terms.arithmetic, type=PublicStudent)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -183,11 +183,10 @@ _PARTS: Final = (
 
 
 def prepared_student(model: FriendlyTransformer, interface: Interface, *, salt: bytes | None = None) -> PrivateStudent:
-    """A calibrated student with its weights in fixed point; salt: of the commitment, as of prepared_model().
+    """A calibrated student with its weights in fixed point; salt: of the commitment, see prepared_model().
 
-    ValueError for a model that shares cannot compute: one that is not calibrated, whose functions are not all
-    polynomials, whose intervals or weights reach beyond LARGEST, or whose weights are not finite.
-    """
+    ValueError for a model that shares cannot compute: not calibrated, with functions other than polynomials, with
+    intervals or weights beyond LARGEST, or with weights that are not finite."""
     blocks: list[Any] = list(model.blocks)
     norm = model.norm
     if norm is None or model.norm_pre is not None:

@@ -1,4 +1,4 @@
-"""Flower's apps with our secure sum: a grid for their servers, a mod for their clients. Needs the extra `flower`."""
+"""Secure sums in Flower apps: a grid for their servers, a mod for their clients. Needs the extra `flower`."""
 
 from importlib.util import find_spec
 

@@ -3,9 +3,9 @@
     strategy.start(grid=SecureGrid(grid, "roster.toml"), ...)
 
 A strategy gives the messages of a round to a grid and works with the replies, so the exchanges of a secure sum take
-place in the grid, and every strategy that works with the mean of the replies stays as it is. The server's machine is
-fed with the replies, and its outputs go out with the next messages, until it has a sum or gives up. The machine's own
-deadline ends what it waits for when nobody owes a reply any more: Flower's time limit is that of the phase.
+place in the grid, and every strategy that uses the mean of the replies is unchanged. The grid feeds the replies to the
+server's machine and sends its outputs in the next messages, until it has a sum or gives up. Once no replies are
+outstanding, the machine's own deadline ends its waiting: Flower's time limit is that of the phase.
 """
 
 from __future__ import annotations
@@ -46,20 +46,19 @@ from tacit.parties.links.roster import read_roster
 from tacit.protocol import Roster, ServerAborted, SumResult, SumServer, SumSettings
 
 _TRAINING: Final = 2
-"""The exchange of a sum, from 0, in which clients hear of each other's shares: they train in it."""
+"""Exchange of a sum, from 0, that delivers the clients' shares: they train in it."""
 _NOW: Final = 0.0
 _NONCE_BYTES: Final = 32
 
 
 class NobodyThereError(RuntimeError):
-    """No node of a run is a client of the roster; the message has what the first of them said."""
+    """No node of a run is a client of the roster; the message quotes the first node's error."""
 
 
 class Exchange:
-    """The nodes that a strategy wants to train, by its messages, and what is heard of them.
+    """The nodes that a strategy wants to train, by its messages, and their replies.
 
-    lost: who is not there any more, and why.
-    """
+    lost: nodes that dropped out, and the reasons."""
 
     def __init__(self, grid: Grid, training: list[Message], timeout: float | None) -> None:
         self._grid = grid
@@ -72,7 +71,7 @@ class Exchange:
         return tuple(node for node in self.training if node not in self.lost)
 
     def ask(self, records: Mapping[int, Mapping[str, Any]], *, train: bool = False) -> dict[int, ConfigRecord]:
-        """Say this to these nodes; what they reply. Who does not is lost. train: with what there is to train from."""
+        """Send these records to these nodes and return the replies. Silent nodes are lost. train: include the model."""
         messages = []
         for node, record in records.items():
             about = self.training[node]
@@ -100,7 +99,7 @@ class Exchange:
         return answers
 
     def hold(self, server: SumServer, nodes: Mapping[str, int], settings: SumSettings) -> None:
-        """All exchanges of a sum, until the server has its outcome. nodes: of the clients, by their names."""
+        """Run all exchanges of a sum, until the server has its outcome. nodes: of the clients, by their names."""
         names = {node: name for name, node in nodes.items()}
         begin = {STEP: BEGIN, "settings": msgspec.msgpack.encode(settings)}
         records: dict[int, dict[str, Any]] = dict.fromkeys(names, begin)
@@ -133,15 +132,15 @@ class Exchange:
 
 
 class Nodes:
-    """The nodes of a run, by the names that they have signed for."""
+    """The nodes of a run, by the names that they have signed."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._named: dict[str, int] = {}
 
     def learn(self, exchange: Exchange, run: int) -> dict[str, int]:
-        """The nodes of this exchange by their names. Who is not known yet is asked; others are lost to it.
-        NobodyThereError if no node of the run was ever known."""
+        """Return the nodes of this exchange by their names, after asking unknown ones; nodes without a name are lost to
+        it. NobodyThereError if no node of the run was ever known."""
         known = set(self._named.values())
         claims = self._claims(exchange, run, [node for node in exchange.nodes if node not in known])
         doubtful = [self._named[name] for name in claims.values() if self._named.get(name) in exchange.nodes]
@@ -190,10 +189,9 @@ class SecureGrid(Grid):  # type: ignore[misc]
     """A grid whose rounds of training are secure sums.
 
     roster: that of all clients, or its file. clip: the largest absolute value of the update of a parameter; larger ones
-    are cut. max_weight: the most examples of one client. value_bits: the resolution of an update times its weight.
+    are clipped. max_weight: the most examples of one client. value_bits: the resolution of an update times its weight.
     corrupt: fraction of the roster's clients that may collude with the server. dropout: fraction of the clients of a
-    round that may be lost.
-    """
+    round that may be lost."""
 
     def __init__(
         self,
@@ -214,11 +212,10 @@ class SecureGrid(Grid):  # type: ignore[misc]
         self._nodes = Nodes(self._roster)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Replies to messages. Those of training are one sum. ValueError if these do not all say the same, or if there
-        is no sum of these clients although all are there; NobodyThereError if no node of the run is a client.
+        """Return replies to messages. Training messages are one sum. ValueError if their contents differ, or if these
+        clients have no sum although all are present; NobodyThereError if no node of the run is a client.
 
-        timeout: the longest time of one exchange, in seconds.
-        """
+        timeout: the longest time of one exchange, in seconds."""
         training: list[Message] = []
         others: list[Message] = []
         for message in messages:
@@ -249,7 +246,7 @@ class SecureGrid(Grid):  # type: ignore[misc]
             try:
                 server = SumServer(settings, self._roster, now=0.0)
             except ValueError as error:
-                # With everybody there the next round would fail alike.
+                # With all clients present the next round would fail alike.
                 if not exchange.lost:
                     raise
                 detail = str(error)
@@ -287,7 +284,7 @@ class SecureGrid(Grid):  # type: ignore[misc]
         return self._grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Any:
-        """As of the grid: no secure sum, so that clients refuse to train."""
+        """See the grid: messages sent this way are no secure sum, so clients refuse to train."""
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Any:
@@ -297,7 +294,7 @@ class SecureGrid(Grid):  # type: ignore[misc]
 def _errors(
     exchange: Exchange, dropped: Mapping[int, str], otherwise: str, *, besides: Collection[int] = ()
 ) -> list[Message]:
-    """An error for every client that was to train, besides these: what its node, the sum, or nobody said of it."""
+    """An error for every client that was to train, except `besides`: from its node, from the sum, or `otherwise`."""
     return [
         Message(Error(MOD_FAILED, exchange.lost.get(node) or dropped.get(node, otherwise)), reply_to=message)
         for node, message in exchange.training.items()

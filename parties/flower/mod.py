@@ -2,12 +2,11 @@
 
     app = ClientApp(mods=[secure_sum_mod("/var/lib/tacit")])
 
-A SuperNode starts a process for every message: no machine lives from one message to the next. So the inputs of the
-machine are kept in a file of its owner, and every message makes the machine again: it draws the same random bytes, and
-receives the same inputs in the same order. Machines draw nothing else and read no clock, so the state is the same; a
-hash of all outputs shows that. The file is locked while a message is worked on, and on the disk before an answer
-leaves: a machine never answers in two ways. Its key stands in Flower's Context, so that the disk never has an update in
-the clear.
+A SuperNode starts a process for every message, so no machine survives from one message to the next. The machine's
+inputs are kept in a file of its owner, and every message rebuilds the machine: it draws the same random bytes, and
+receives the same inputs in the same order. Machines have no other randomness and read no clock, so the state is the
+same; a hash of all outputs verifies it. The file is locked during a message, and written before an answer leaves: a
+machine never answers in two ways. Its key is in Flower's Context, so that the disk never has an update in the clear.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ _NOW = 0.0
 _LOG: Final = getLogger("flwr")
 _LOGGED: Final[set[str]] = set()
 """Folders of mods for which this process has logged a refusal. A SuperNode has a process for every message; one of a
-simulation works for many nodes, and the server is sent them all."""
+simulation works for many nodes, and the server receives all refusals."""
 
 
 @contextmanager
 def _refusing(what: str = "") -> Iterator[None]:
-    """Refuse what a function of ours raises ValueError for."""
+    """Refuse with the text of a ValueError of our functions."""
     try:
         yield
     except (ValueError, msgspec.MsgspecError) as error:
@@ -70,7 +69,7 @@ def _refusing(what: str = "") -> Iterator[None]:
 
 
 class _Happened(msgspec.Struct, frozen=True, array_like=True):
-    """What a machine was fed with: a message of the server, or its vector, float64 little-endian, with a weight."""
+    """An input of a machine: a message of the server, or its vector, float64 little-endian, with a weight."""
 
     message: bytes
     weight: int = 0
@@ -79,7 +78,7 @@ class _Happened(msgspec.Struct, frozen=True, array_like=True):
 class _File(msgspec.Struct):
     settings: SumSettings
     smallest_cohort: int
-    """Of the client's policy."""
+    """From the client's policy."""
     drawn: list[bytes]
     happened: list[_Happened]
     said: bytes
@@ -87,7 +86,7 @@ class _File(msgspec.Struct):
 
 @dataclass
 class _Draws:
-    """The random bytes of a machine: first those that it drew before, then new ones, which are noted."""
+    """The random bytes of a machine: recorded ones first, then new ones, which are recorded."""
 
     drawn: list[bytes]
     used: int = 0
@@ -100,7 +99,7 @@ class _Draws:
 
 
 class ResumedSum:
-    """One client in one sum. The caller has the client's journal, and with it the lock, while it uses this."""
+    """One client in one sum. The caller holds the client's journal, and with it the lock, during its use."""
 
     def __init__(self, path: Path, key: bytes, kept: _File, roster: Roster, keys: PartyKeys) -> None:
         self._path = path
@@ -119,14 +118,14 @@ class ResumedSum:
     def begin(
         cls, path: Path, key: bytes, settings: SumSettings, roster: Roster, keys: PartyKeys, *, smallest_cohort: int
     ) -> ResumedSum:
-        """Enter a sum; what was left of another one is forgotten. key: 32 bytes. ValueError as of SumClient."""
+        """Enter a sum, and discard the state of any other. key: 32 bytes. ValueError as for SumClient."""
         kept = cls(path, key, _File(settings, smallest_cohort, [], [], b""), roster, keys)
         kept.save()
         return kept
 
     @classmethod
     def read(cls, path: Path, key: bytes | None, title: str, roster: Roster, keys: PartyKeys) -> ResumedSum:
-        """The sum of this title as it was saved. RefusedError if there is none."""
+        """Load the saved sum of this title. RefusedError if there is none."""
         if key is None or not path.exists():
             raise RefusedError(
                 f"{keys.name!r} is in no secure sum: it was not asked, that is over, or its SuperNode started again"
@@ -157,7 +156,7 @@ class ResumedSum:
         return self._new(_Happened(message))
 
     def contribute(self, vector: npt.NDArray[np.float64], weight: int) -> list[bytes]:
-        """Give it its vector. ValueError as of SumClient."""
+        """Submit its vector. ValueError as for SumClient."""
         return self._new(_Happened(vector.astype("<f8").tobytes(), weight))
 
     def save(self) -> None:
@@ -184,13 +183,12 @@ class ResumedSum:
 def secure_sum_mod(folder: str | Path, *, policy: Policy | None = None) -> SecureSumMod:
     """The mod of a client whose `NAME.key` and `roster.toml` are in this folder.
 
-    policy: what it accepts of the server, as of `[policy]` in a party file; by default as there.
-    """
+    policy: see `[policy]` in a party file, whose defaults apply."""
     return SecureSumMod(str(folder), Policy() if policy is None else policy)
 
 
 class SecureSumMod:
-    """A mod of Flower. It replies with an error to what it refuses, and logs the first of its process in one line."""
+    """A mod of Flower. It replies with an error to a refused message, and logs the first of its process in one line."""
 
     def __init__(self, folder: str, policy: Policy) -> None:
         self._folder = folder
@@ -227,7 +225,7 @@ class SecureSumMod:
                 return {FRAMES: party.go_on(record, message, context, call_next)}
             raise RefusedError(f"the server asks for the step {step!r}: update this client")
         except BaseException:
-            # Whatever went wrong: no second try in this sum.
+            # After any failure there is no second attempt in this sum.
             party.forget(context)
             raise
         finally:
@@ -244,7 +242,7 @@ class SecureSumMod:
 
 
 class _Party:
-    """One client, as its folder says. KeyFileError, RosterFileError or RefusedError for a folder that does not fit."""
+    """One client, from its folder. KeyFileError, RosterFileError or RefusedError for an invalid folder."""
 
     def __init__(self, folder: Path, policy: Policy) -> None:
         found = sorted(folder.glob("*.key"))
@@ -283,7 +281,7 @@ class _Party:
             return ResumedSum.begin(self.kept, key, settings, self.roster, self.keys, smallest_cohort=smallest).first
 
     def go_on(self, record: ConfigRecord, message: Message, context: Context, call_next: Any) -> list[bytes]:
-        """Answer what the server says in the sum, and train if it sends something to train from."""
+        """Answer the server's messages of the sum, and train if they include a model."""
         key = taken(context.state[RECORD], "key", bytes) if RECORD in context.state else None
         kept = ResumedSum.read(self.kept, key, taken(record, "title", str), self.roster, self.keys)
         said = [answer for frame in frames_of(record) for answer in kept.hear(frame)]
@@ -301,15 +299,15 @@ class _Party:
         return said
 
     def forget(self, context: Context) -> None:
-        """Take no further part in a sum: what it needs is removed."""
+        """Leave a sum and remove its state."""
         self.kept.unlink(missing_ok=True)
         context.state.pop(RECORD, None)
 
 
 def _trained(message: Message, context: Context, call_next: Any) -> tuple[Any, int]:
-    """The update float64 [D] that the app makes, and its weight."""
+    """The app's update float64 [D], and its weight."""
     model = arrays_of(message.content)
-    # Before the app has the content: nothing keeps it from changing the arrays in place.
+    # Before the app receives the content, whose arrays it may change in place.
     before = type(model)({name: type(array)(array.numpy().copy()) for name, array in model.items()})
     answer = call_next(message, context)
     if answer.has_error():

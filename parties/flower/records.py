@@ -1,8 +1,7 @@
-"""Our record in Flower's messages, and how a model of Flower's becomes a vector and back.
+"""The record of secure sums in Flower's messages, and the conversion of Flower's models to vectors and back.
 
-Everything of ours stands in one ConfigRecord, beside whatever the app has in the same message: the step, and with it
-messages of the sum, as bytes. The app's own content is identified by a hash, which is in the title
-of the sum and with it in every signature and mask.
+One ConfigRecord, beside the app's own records of the same message, has the step and messages of the sum, as bytes. A
+hash identifies the app's own content; it is in the title of the sum and with it in every signature and mask.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 RECORD: Final = "tacit"
 STEP: Final = "step"
 WHO, BEGIN, GO_ON = "who", "begin", "go on"
-"""Steps: say who you are; enter this sum; take these frames, and train if there is something to train from."""
+"""Steps: identify yourself; enter this sum; take these frames, and train if there is a model."""
 FRAMES: Final = "frames"
 EXAMPLES: Final = "num-examples"
-"""The metric that is the weight of a client, as in Flower's own strategies."""
+"""Metric that weights a client, as in Flower's own strategies."""
 MOD_FAILED: Final = 6
-"""Flower's code of an error of a mod."""
+"""Flower's code for an error of a mod."""
 
 
 class RefusedError(ValueError):
-    """A message that one side does not act on, or a folder that does not fit; one line for both owners."""
+    """A refused message, or an invalid folder; one line for both owners."""
 
 
 def is_training(message_type: str) -> bool:
@@ -36,7 +35,7 @@ def is_training(message_type: str) -> bool:
 
 
 def sum_title(run: int, content: bytes) -> str:
-    """The title of a new sum: it ends with the hash of what is to be trained from, so that nobody is told another."""
+    """The title of a new sum: it ends with the hash of the model's content, so that all clients train from the same."""
     return f"flower run {run} sum {urandom(8).hex()} of {content.hex()}"
 
 
@@ -46,7 +45,7 @@ def announced(title: str) -> str:
 
 
 def content_digest(content: RecordDict) -> bytes:
-    """SHA-256 (32 bytes) of all records of a message, in the order of their names; ours is left out."""
+    """SHA-256 (32 bytes) of all records of a message except this one, in the order of their names."""
     parts = []
     for name in sorted(content.keys() - {RECORD}):
         record = content[name]
@@ -61,7 +60,7 @@ def content_digest(content: RecordDict) -> bytes:
 
 
 def arrays_of(content: RecordDict) -> ArrayRecord:
-    """The one ArrayRecord of a message: its model. RefusedError where there are several, or none."""
+    """The one ArrayRecord of a message: its model. RefusedError if there are several, or none."""
     found = list(content.array_records.values())
     if len(found) != 1:
         raise RefusedError(f"a message to train from has {len(found)} ArrayRecords: the secure sum takes exactly one")
@@ -69,13 +68,13 @@ def arrays_of(content: RecordDict) -> ArrayRecord:
 
 
 def summed(model: ArrayRecord) -> dict[str, npt.NDArray[np.floating[Any]]]:
-    """The arrays of a model that are summed: those of floating numbers."""
+    """The arrays of a model that are summed: those of floating-point numbers."""
     arrays = {name: array.numpy() for name, array in model.items()}
     return {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
 
 
 def update(model: ArrayRecord, trained: ArrayRecord) -> npt.NDArray[np.float64]:
-    """What training has added to the model, float64 [D]. RefusedError where the two are not of the same arrays."""
+    """The change of the model by training, float64 [D]. RefusedError if the two have different arrays."""
     before, after = summed(model), summed(trained)
     shapes = [{name: array.shape for name, array in arrays.items()} for arrays in (before, after)]
     if shapes[0] != shapes[1]:
@@ -84,7 +83,7 @@ def update(model: ArrayRecord, trained: ArrayRecord) -> npt.NDArray[np.float64]:
 
 
 def moved(model: ArrayRecord, mean: npt.NDArray[np.float64]) -> ArrayRecord:
-    """The model with the mean update [D] added; what is not of floating numbers stays as it is."""
+    """The model with the mean update [D] added; other than floating-point arrays are unchanged."""
     arrays, start = dict(model), 0
     for name, array in summed(model).items():
         part = mean[start : start + array.size].reshape(array.shape)
@@ -101,7 +100,7 @@ Value = TypeVar("Value")
 
 
 def taken(record: ConfigRecord, key: str, kind: type[Value]) -> Value:
-    """A value of a record. Refuses one that is missing, or of another kind."""
+    """A value of a record. Refuses a missing one, or one of another type."""
     value = record.get(key)
     if not isinstance(value, kind):
         raise RefusedError(f"a record has {key!r} as {type(value).__name__}, not {kind.__name__}")
@@ -109,7 +108,7 @@ def taken(record: ConfigRecord, key: str, kind: type[Value]) -> Value:
 
 
 def frames_of(record: ConfigRecord) -> list[bytes]:
-    """The messages of the sum in a record. Refuses what is none."""
+    """The messages of the sum in a record. Refuses other values."""
     frames = taken(record, FRAMES, list)
     for frame in frames:
         if not isinstance(frame, bytes):

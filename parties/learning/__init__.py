@@ -1,1 +1,1 @@
-"""What a federation computes: the task, a client's work on it, and how the server applies it."""
+"""Computation of a federation: the task, a client's work on it, and its application by the server."""

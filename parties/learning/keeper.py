@@ -1,6 +1,5 @@
-"""The server's work on the task: it holds the global model and applies the sums. Which coordinates have contributors
-enough, and what more is done with them, the protection's side says (parties/protections).
-"""
+"""The server's work on the task: it holds the global model and applies the sums. The protection's server side decides
+which coordinates have enough contributors, and may transform the result (parties/protections)."""
 
 from __future__ import annotations
 
@@ -29,10 +28,9 @@ _ADAPTIVITY: Final = 1e-3
 
 
 class Keeper(ServerTask):
-    """The server's side.
+    """The server's side of the task.
 
-    seed: of the server's own training, if it trains; None draws from the operating system's randomness.
-    """
+    seed: of the server's own training, if it trains; None draws from the operating system's randomness."""
 
     def __init__(
         self,
@@ -48,13 +46,13 @@ class Keeper(ServerTask):
         self.layout = task.layout(model)
         self._units = update_units(configuration, self.layout)
         self.fixed = self.layout.fixed_bytes(model)
-        """The part that is not trained, as it is sent."""
+        """Fixed tensors, encoded for sending."""
         self.side = task.protection.server(Basis(configuration, task, model, seed, device))
         self.model = model
         self.flat: Flat = self.layout.flatten(model)
         self.velocity: Flat | None = None
-        """Memory of a server that steps with one, which belongs to the present model: the last step, float32 [D], and
-        with Adam beside it the mean of squares, [2D]."""
+        """Momentum of the server's optimizer for the present model: the last step, float32 [D], and with Adam the mean
+        of squares too, [2D]."""
         optimizer, size = self._training.server_optimizer, self.layout.size
         if optimizer != "none" or (self._training.sends_gradients and self._training.momentum):
             self.velocity = np.zeros(2 * size if optimizer == "adam" else size, np.float32)
@@ -64,11 +62,11 @@ class Keeper(ServerTask):
 
     @property
     def bytes(self) -> bytes:
-        """The model as it is sent: little-endian float32."""
+        """The encoded model: little-endian float32."""
         return self.flat.astype("<f4").tobytes()
 
     def reconfigure(self, configuration: Configuration) -> None:
-        """Go on with another configuration of the same task, as another number of clients needs."""
+        """Continue with another configuration of the same task, as another number of clients needs."""
         self.configuration = configuration
         self.side.basis = replace(self.side.basis, configuration=configuration)
 
@@ -78,33 +76,31 @@ class Keeper(ServerTask):
         return total
 
     def mean(self, total: Total) -> tuple[npt.NDArray[np.float64], Moved]:
-        """The mean of the updates [D], and which coordinates it moves [D]: those with contributors enough."""
+        """The mean of the updates [D], and the coordinates that it moves [D]: those with enough contributors."""
         mean, moved = total.mean()
         return mean, moved & self.side.moved(total)
 
     def replace(self, model: Octets) -> None:
-        """Take this model, little-endian float32 bytes, in the place of the present one. It is under another key, and
-        so the velocity, which nobody encrypts again, begins anew."""
+        """Replace the model, little-endian float32 bytes. The new one is under another key, so the velocity, which
+        nobody re-encrypts, is reset."""
         if self.velocity is not None:
             self.velocity = np.zeros_like(self.velocity)
         self.flat = np.frombuffer(model, "<f4").astype(np.float32)
         self.layout.load_into(self.model, self.flat)
 
     def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int = 1) -> None:
-        """Move the model by the mean; where nobody contributed it stays. Then what the protection does with it.
+        """Move the model by the mean, except coordinates without contributors; then apply the protection's server side.
 
-        vectors: of every client, if the protection needs them; round: learning rate and what the server itself draws
-        follow from it.
-        ValueError, which changes nothing, for a dishonest one, and for a sum that leads to a model that is not finite;
-        UnusableSumError for one to which nobody has contributed.
-        """
+        vectors: of every client, if the protection needs them; round: determines the learning rate and the server's
+        draws. ValueError, which changes nothing, for an invalid sum, and for one that makes the model not finite;
+        UnusableSumError for one without contributors."""
         if not total.metrics.get("samples") and not np.any(total.weights):
             raise UnusableSumError("no client has contributed to it: they have no samples, or kept everything back")
         mean, moved = self.mean(total)
         step, velocity = mean, self.velocity
         if self._training.sends_gradients:
             if velocity is not None:
-                # v = m v + g, as torch.optim.SGD has it; where nobody contributed it waits.
+                # v = m v + g, as in torch.optim.SGD; coordinates without contributors keep their velocity.
                 mean = np.where(moved, self._training.momentum * velocity.astype(np.float64) + mean, velocity)
                 velocity = mean.astype(np.float32)
             step = -self._training.in_round(round).learning_rate * mean
@@ -143,7 +139,7 @@ class Keeper(ServerTask):
         return Layout(tuple(LayoutEntry(name, (self.layout.size,)) for name in ("first", "second")))
 
     def undo(self) -> None:
-        """Take the last `apply` back."""
+        """Undo the last `apply`."""
         self.flat, self.velocity = self._former
         self.layout.load_into(self.model, self.flat)
 
@@ -165,7 +161,7 @@ class Keeper(ServerTask):
 
 
 def _held_out(round: int, metrics: Mapping[str, int]) -> HeldOut | None:
-    """Metrics of the model after this round, which the next one began with; None if there are none."""
+    """Metrics of the model after this round, with which the next one began; None if there are none."""
     images, correct, loss = (metrics.get(name, 0) for name in HELD_OUT_METRICS)
     if not images:
         return None

@@ -1,7 +1,7 @@
 """A client's work on the task: from the model of a round to its update.
 
 An update is a pair of values and weight: FedAvg sends samples * (trained - global) with the number of samples, FedSGD
-the gradient with weight one; what a protection does otherwise its side says (parties/protections).
+the gradient with weight one. Protections override this (parties/protections).
 """
 
 from __future__ import annotations
@@ -66,43 +66,43 @@ _SHOWN: Final = 4
 
 @dataclass(frozen=True)
 class LocalWork:
-    """What a client did in a round, for its own log."""
+    """A client's activity in a round, for its own log."""
 
     kept: int = 0
     layers: tuple[str, ...] = ()
     training_seconds: float = 0.0
     choosing_seconds: float = 0.0
     uncounted: int = 0
-    """Samples that were trained on, and are not in the weight of the update: aggregation.max_weight is smaller."""
+    """Training samples not counted in the update's weight, because aggregation.max_weight is smaller."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """A client's contribution to a round: words, and what its own log may know."""
+    """A client's contribution to a round: words, and facts for its own log."""
 
     words: Words
     values: npt.NDArray[np.floating[Any]]
-    """Values that the words add to the sum: times the weight, and clipped where the sum is secure."""
+    """Values that the words add to the sum: times the weight, and clipped if the sum is secure."""
     statistics: LocalStatistics
     clipped: int
     local: LocalWork = LocalWork()
     group: Group | None = None
-    """The members, with the key under which the model was, if they have one."""
+    """The members, with the key of the model, if they have one."""
     failure: str = ""
-    """Why training failed, so that nothing is in it."""
+    """Reason why training failed, in which case the update is empty."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What a client learnt in a round, before it is clipped and encoded."""
+    """A client's training result of a round, before it is clipped and encoded."""
 
     values: Flat
     """The step from the model (models/update_units.py), or the gradient, encrypted if the model is."""
     protected: Protected = field(repr=False)
-    """The same before it was encrypted, with its weights."""
+    """The same before encryption, with its weights."""
     statistics: LocalStatistics
     held_out: LocalStatistics
-    """Of the model that it began with, on the images that are kept from training."""
+    """Metrics of the initial model of the round, on held-out images."""
     rounding: np.random.SeedSequence
     local: LocalWork
     remembered: Remembered = field(repr=False)
@@ -121,14 +121,13 @@ class Learned:
 class Learner:
     """A client's side: from the model of a round to its update.
 
-    x: float32 [N, C, S, S]; y: int64 [N]; with data of one's own x is what the training step takes, and y None.
-    workload: None imports what the task names. seed: None draws batches and rounding from the operating system's
+    x: float32 [N, C, S, S]; y: int64 [N]; for custom data x is the training step's input, and y None.
+    workload: None imports the task's. seed: None draws batches and rounding from the operating system's
     randomness. tripwire: whether a model that looks crafted is refused (models/tripwire.py).
-    client: its number, which its own training step may ask for.
-    start: a .safetensors file of weights for the model that this client makes where encryption.initial_model is
+    client: its number, which a custom training step may use.
+    start: a .safetensors file of weights for the model that this client makes with encryption.initial_model =
     "clients"; "": random ones. TaskError if the server contradicts itself, or this client cannot take part; ValueError
-    if the protection or the file does not fit the model; OSError if the file cannot be read.
-    """
+    if the protection or the file does not fit the model; OSError if the file cannot be read."""
 
     def __init__(
         self,
@@ -152,12 +151,12 @@ class Learner:
         self.layout = task.layout(self._model)
         self._units = update_units(configuration, self.layout)
         self._lacks = configuration.fixed.size > 0
-        """Whether the part of the model that is not trained is still to come."""
+        """Whether the fixed tensors of the model are still to come."""
         self._x, self._y, self._held_out = divided(x, y, task)
         counts = task.protection.counts_samples(task.training)
         self.uncounted = max(0, samples_of(self._x) - configuration.max_weight) if counts else 0
-        """How many of the samples are not in the weight of an update, since max_weight is smaller. That they are too
-        many is no reason to refuse: a server could find their number."""
+        """Samples that the weight of an update does not count, since max_weight is smaller. Refusing here would let a
+        server find their number."""
         self._seed, self._device, self._tripwire = seed, device, tripwire
         self._first_buffers = self.layout.local(self._model)
         """Initial values of the local buffers."""
@@ -179,11 +178,11 @@ class Learner:
 
     @property
     def remembers(self) -> bool:
-        """Whether this client knows more of a round, once it is over, than what it sent."""
+        """Whether this client keeps state of a finished round beyond the data that it sent."""
         return self._has_memory or self._group_model is not None
 
     def take_up(self, remembered: Remembered) -> None:
-        """Go on with what was remembered in an earlier life. TaskError if it is not what the protection remembers."""
+        """Restore persisted state. TaskError if it does not fit the protection."""
         plain = None if self._group_model is None else np.empty(self.layout.size, np.float32)
         remembered.check_form(self._form(), plain)
         self.remembered = remembered
@@ -194,11 +193,11 @@ class Learner:
 
     @property
     def reads_alone(self) -> bool:
-        """Whether the server cannot evaluate what this client trains: the model is its own, or encrypted."""
+        """Whether the server cannot evaluate this client's model: it is personal, or encrypted."""
         return self.personal or self._group_model is not None
 
     def take_fixed(self, data: bytes) -> None:
-        """The part of the server's model that is not trained. TaskError if it is not that of this model."""
+        """Take the fixed tensors of the server's model. TaskError if they are not those of this model."""
         try:
             self.layout.load_fixed(self._model, data)
         except ValueError as error:
@@ -206,8 +205,8 @@ class Learner:
         self._lacks, self._first_buffers = False, self.layout.local(self._model)
 
     def plain(self, model: bytes, key: GroupKey | None) -> Flat:
-        """The server's model in the clear, float32 [size], with the client's own part in it, if it has one; its local
-        buffers are loaded."""
+        """The server's model in the clear, float32 [size], with the client's own part in it, if any; its local buffers
+        are loaded."""
         self._side.memory = self.remembered.at(self._digest(model))
         self.layout.load_local(self._model, {**self._first_buffers, **self._side.memory})
         if self._group_model is not None:
@@ -215,7 +214,8 @@ class Learner:
         return self._side.merge(np.frombuffer(model, "<f4").astype(np.float32, copy=False))
 
     def reencrypt(self, order: Reencrypt) -> bytes:
-        """The model that the server asks for, empty if it is not remembered. TaskError if it is not encrypted."""
+        """The re-encrypted model that the server requests, empty if this client does not have it. TaskError without
+        encryption."""
         if self._group_model is None:
             raise TaskError("the server asks for an encrypted model, and its task has no encryption")
         if order.source != "remembered":
@@ -230,13 +230,13 @@ class Learner:
         return evaluate(self._model, x, y, batch_size=batch_size, device=self._device)
 
     def whole(self, flat: Flat) -> tuple[Layout, Flat]:
-        """A plain model with the part that is not trained, for a checkpoint."""
+        """A plain model with the fixed tensors, for a checkpoint."""
         self.layout.load_into(self._model, flat)
         layout = Layout.of(self._model)
         return layout, layout.flatten(self._model)
 
     def shared(self, path: Path) -> Flat:
-        """The part of a whole model that is summed, from a checkpoint: float32 [size]. Raises as checkpoint.load."""
+        """The summed part of a whole model from a checkpoint: float32 [size]. Raises as checkpoint.load."""
         whole = Layout.of(self._model)
         return self.layout.concatenate(whole.split(checkpoint.load(path, whole)[0]))
 
@@ -247,11 +247,10 @@ class Learner:
         return self.encode(draft)
 
     def learn(self, round: int, model: bytes, group: Group | None = None, *, proceed: Proceed = to_the_end) -> Draft:
-        """Train from the server's model. If that fails, the draft changes nothing, and says why.
+        """Train from the server's model. If that fails, the draft changes nothing, and has the reason.
 
-        Nothing is remembered of it before `keep`. TaskError if it was set back to before what is remembered;
-        CraftedModelError, before it trains, if the tripwire finds something in it.
-        """
+        Nothing is kept of it before `keep`. TaskError if the server went back to before the kept state;
+        CraftedModelError, before it trains, if the tripwire detects a crafted model."""
         if self._lacks:
             raise TaskError("the part of the server's model that is not trained has not come")
         began_with = self._digest(model)
@@ -269,7 +268,7 @@ class Learner:
         try:
             learned = self._train(round, flat, seeds[0], proceed)
         except (ArithmeticError, ValueError, RuntimeError) as error:
-            # Whatever depends on the client's data must look to the server as any other update.
+            # An outcome that depends on the client's data must look to the server like any other update.
             failure = " ".join(str(error).split()) or type(error).__name__
             self.layout.load_into(self._model, flat)
             self.layout.load_local(self._model, buffers)
@@ -295,7 +294,7 @@ class Learner:
         )
 
     def _train(self, round: int, flat: Flat, seed: np.random.SeedSequence, proceed: Proceed) -> Learned:
-        """Train the model, which has the weights `flat`. Raises where the update is not to be used."""
+        """Train the model, which has the weights `flat`. Raises if the update is not to be used."""
         held_out, training = NOTHING, self.task.training
         if self._held_out is not None:
             held_out = judge(
@@ -316,7 +315,7 @@ class Learner:
         return Learned(values, samples, statistics, held_out)
 
     def keep_model(self, round: int, plain: Flat) -> None:
-        """The server's model after this round, in the clear: without its key nothing else is left of it."""
+        """Keep the server's model after this round, in the clear: without its key nothing else is left of it."""
         self.remembered = replace(self.remembered, plain=plain, plain_round=round)
 
     def keep(self, draft: Draft) -> None:
@@ -356,9 +355,9 @@ class Learner:
 
 
 def divided(x: Any, y: torch.Tensor | None, task: Task) -> tuple[Any, torch.Tensor | None, Labelled | None]:
-    """Images and labels to train on, and those that are kept from it; of data that are no images all are trained on."""
+    """Images and labels for training, and held-out ones; custom data are not divided."""
     if y is None or not task.training.held_out:
         return x, y, None
     trained, kept = split(x, task.training.held_out, task.run)
-    # A copy only of what is divided.
+    # Only the divided part is copied.
     return (x[trained], y[trained], (x[kept], y[kept])) if len(kept) else (x, y, None)

@@ -1,8 +1,8 @@
-"""Policy of a client for the task inside a configuration: its rules, one for each field.
+"""Policy of a client for the task inside a configuration: one rule for each field.
 
 The protocol's Policy judges the configuration (protocol/sum/policy.py). A protection names the values that a policy may
-pin (`Protection.strengths`); at 0 it is accepted only where "none" is. A budget bounds what all updates together
-disclose of a client, over rounds and sessions: its journal has the cost of each.
+pin (`Protection.strengths`); at 0 it is accepted only if "none" is. A budget bounds the disclosure of a client by all
+updates together, over rounds and sessions: its journal has the cost of each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tacit.protocol.sum.policy import CONFIGURATION_RULES, Policy, Proposed, Rul
 
 
 class Wanted(PythonProtocol):
-    """A task, or an experiment that leads to one."""
+    """A task, or an experiment that implies one."""
 
     @property
     def model(self) -> Architecture: ...
@@ -197,7 +197,7 @@ STATISTICS_RULES: Final[Mapping[str, Rule]] = {
     "classes": Rule("data.classes", _OWN, code=Code.LOCAL),
     "class_digest": Rule("data.classes", _OWN, code=Code.LOCAL),
 }
-"""By field of a StatisticsTask; its scheme is accepted where a sum without a protection is."""
+"""Rules by field of a StatisticsTask; its scheme is accepted if a sum without a protection is."""
 
 
 def rules() -> Iterator[tuple[str, Rule]]:
@@ -208,7 +208,7 @@ def rules() -> Iterator[tuple[str, Rule]]:
 
 
 class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[policy]: what a client accepts. A server's proposal below it is refused by name."""
+    """[policy]: limits on a server's proposals. A weaker proposal is refused, naming the field."""
 
     protections: Annotated[
         tuple[str, ...],
@@ -298,8 +298,8 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise below_policy(field, value_of(proposed.wanted, field), accepted)
 
     def task_complaints(self, proposed: ProposedTask) -> Iterator[tuple[str, Rule, str]]:
-        """Fields of a task below this policy: each with its rule and the accepted values."""
-        # A protection from elsewhere may have strengths of its own.
+        """Fields of a task that violate this policy: each with its rule and the accepted values."""
+        # A third-party protection may have its own strengths.
         own = {f"protection.{key}": _strength_rule(key) for key in proposed.wanted.protection.strengths()}
         for field, rule in {**own, **TASK_RULES}.items():
             if rule.judge is not None and (accepted := rule.judge(self, proposed)):
@@ -318,7 +318,7 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def value_of(wanted: Wanted, field: str) -> object:
-    """The value of a dotted field, of a strength what it comes to; "none" where its section is left out."""
+    """The value of a dotted field, of a strength its effective value; "none" if its section is missing."""
     section, _, setting = field.partition(".")
     if section == "protection" and setting in (strengths := wanted.protection.strengths()):
         return strengths[setting]

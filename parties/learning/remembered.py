@@ -1,10 +1,10 @@
-"""What a client knows of the rounds before, and what of it holds for the model that comes next.
+"""A client's persisted state of former rounds, and its validity for the next model.
 
-A client sees from the next model whether a round was applied. If that is another one, what was learnt from the last is
-kept. If it is the same again, its round is repeated, and what the client knew before that round is what holds.
+The next model shows a client whether a round was applied. If it is another model, the state after the last round is
+valid. If it is the same, its round is repeated, and the state before that round is valid.
 
-It is persisted whole or not at all, before the contribution leaves that it belongs to, and removed when the session
-ends well. A file of another client, run or model is refused: the lost state is nowhere else.
+State is persisted atomically before the contribution that it belongs to is sent, and removed when the session ends
+well. A file of another client, run or model is refused: the lost state is nowhere else.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from tacit.parties.protections.sides import Memory, TaskError
 
 
 class SetBackError(TaskError):
-    """The server has gone back to before what a client remembers."""
+    """The server has gone back to before a client's persisted state."""
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """The memory of a protection, after the last round that the client contributed to and before."""
+    """A protection's state after the client's last contribution, and before it."""
 
     before: Memory = field(repr=False)
     after: Memory = field(repr=False)
     round: int = 0
-    """Of the last contribution; 0 before the first."""
+    """Round of the last contribution; 0 before the first."""
     model: bytes = b""
     plain: Flat | None = field(default=None, repr=False)
-    """The last model of the server in the clear, where that is encrypted, float32 [D]."""
+    """The last model of the server in the clear, float32 [D], if the server's is encrypted."""
     plain_round: int = 0
-    """After which round it was the server's."""
+    """Round after which it was the server's model."""
 
     def at(self, model: bytes) -> Memory:
-        """What holds for training from the model of this digest."""
+        """The valid state for training from the model of this digest."""
         return self.before if model == self.model else self.after
 
     def then(self, round: int, model: bytes, memory: Memory) -> Remembered:
-        """After another contribution, to a round that began with the model of this digest."""
+        """The state after another contribution, to a round that began with the model of this digest."""
         return replace(self, before=self.at(model), after=memory, round=round, model=model)
 
     def check_round(self, round: int, model: bytes) -> None:
-        """Raise SetBackError if the server has gone back to before what is remembered."""
+        """Raise SetBackError if the server has gone back to before the persisted state."""
         if round <= self.round and model != self.model:
             raise SetBackError(
                 f"this client remembers round {self.round}, and the server begins round {round} with another model "
@@ -59,23 +59,22 @@ class Remembered:
             )
 
     def check_form(self, form: Memory, plain: Flat | None) -> None:
-        """Raise TaskError unless these arrays have the form of those that the protection remembers.
+        """Raise TaskError unless these arrays have the form of the protection's state.
 
-        plain: a model of the server, where it is encrypted.
-        """
+        plain: a model of the server, if it is encrypted."""
         if self.plain is not None and not fits(self.plain, plain):
             raise TaskError("it holds a model that is not one of this experiment")
         for memory in (self.before, self.after):
             for name, array in memory.items():
                 if not fits(array, form.get(name)):
                     raise TaskError(f"it holds {name!r}, which is not what this protection remembers of this model")
-        # Before its first round a client may remember less.
+        # Before its first round a client may have less state.
         if missing := sorted(form.keys() - (self.after if self.round else form).keys()):
             raise TaskError(f"it lacks {missing[0]!r}")
 
 
 def fits(array: np.ndarray[Any, Any], form: np.ndarray[Any, Any] | None) -> bool:
-    """Whether an array has shape and kind of another one, and finite values."""
+    """Whether an array has shape and type of another one, and finite values."""
     return (
         form is not None and (array.shape, array.dtype) == (form.shape, form.dtype) and bool(np.isfinite(array).all())
     )
@@ -139,7 +138,7 @@ class MemoryFile:
         )
 
     def write(self, owner: Belonging, remembered: Remembered) -> None:
-        """Return when it is on the disk. OSError, which leaves an earlier file, names the file and the remedy."""
+        """Return when it is on disk. OSError, which leaves an earlier file, names the file and the remedy."""
         header = _Header(
             owner=owner, round=remembered.round, model=remembered.model, plain_round=remembered.plain_round
         )

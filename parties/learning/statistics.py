@@ -1,8 +1,8 @@
 """A first secure sum, of counts, sums and squares of pixels, by which all parties then normalise their images.
 
-It is a session of its own before training, of the scheme "statistics": a sum of no model, whose metrics are whole
-numbers, and so exact (models/moments.py). Nothing else leaves a client, and the server learns them of all survivors
-together. Whatever protects the training, this is a plain sum: it has no noise, and no key of a group.
+It is a separate session before training, of the scheme "statistics": a sum without a model, whose metrics are integers,
+and so exact (models/moments.py). Nothing else leaves a client, and the server learns only the totals of all survivors.
+The sum is plain under any protection of the training: it has no noise, and no key of a group.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ SCHEME: Final = "statistics"
 
 
 class StatisticsTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every client must know to count its pixels as the others do."""
+    """Settings that make all clients count their pixels alike."""
 
     image_size: Annotated[int, Meta(ge=8, le=1024)]
-    """Height and width to which images in files are brought."""
+    """Height and width to which images in files are resized."""
     channels: Annotated[int, Meta(ge=1, le=MOST_SUMMED_CHANNELS)]
     classes: Annotated[int, Meta(ge=1, le=65_536)]
     class_digest: Annotated[bytes, Meta(max_length=32)]
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it, as a run directory keeps it."""
+    """Result of the sum, as a run directory keeps it."""
 
     clients: int
-    """In the sum."""
+    """Clients in the sum."""
     pixels: int
-    """Of all of them, in one channel."""
+    """Pixels of all clients, in one channel."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -69,8 +69,8 @@ def configure_statistics(terms: Proposal, task: StatisticsTask) -> Configuration
 
 
 def read_statistics_task(said: Configuration) -> StatisticsTask:
-    """The task in a server's configuration; TaskError if another configuration follows from it, RemoteProtocolError
-    if there is none."""
+    """The task in a server's configuration. TaskError if the task implies another configuration, RemoteProtocolError if
+    there is none."""
     task = decode_structure(said.task, StatisticsTask, limit=BODY_LIMIT)
     check_derived(said, configure_statistics(said, task))
     return task
@@ -91,7 +91,7 @@ class StatisticsKeeper(ServerTask):
     def __init__(self, configuration: Configuration) -> None:
         self._packing = configuration.packing()
         self.found: Statistics | None = None
-        """Once a sum was opened."""
+        """None until a sum was opened."""
 
     def decode(self, words: Words, contributors: int) -> Total:
         """The sums. ValueError if they cannot be sums of honest contributions."""

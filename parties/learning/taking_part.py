@@ -1,4 +1,4 @@
-"""A client's sides of a training: it learns, and before that it counts its pixels, if the server asks for it."""
+"""A client's tasks in a training: it trains, and before that it counts its pixels, if the server asks for it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ def training_tasks(
     """Make a client's tasks by scheme.
 
     learner: makes the Learner from the accepted configuration (it may load data); moments: counts the client's own
-    pixels, None for one that has none; on_update: called with every update before it is masked; on_model: called with
-    every model of the server that only the clients can read, in the clear or with this client's own part in it, and the
-    number of the round that it is the result of. All are called in the thread of the client's work.
-    """
+    pixels, None for one without; on_update: called with every update before it is masked; on_model: called with every
+    model of the server that only clients can read, in the clear or with this client's own part, and the number of the
+    round that it results from. All are called in the thread of the client's work."""
     learning = LearningTask(client, memory, learner, event_log, on_update, on_model)
     return {"fedavg": learning, "fedsgd": learning, SCHEME: CountingTask(moments, event_log)}
 
@@ -78,9 +77,9 @@ class LearningTask(ClientTask):
         self._fixed: bytes | None = None
         """The fixed part of the model, until the learner has it."""
         self._made: tuple[Configuration, Learner] | None = None
-        """The learner, and what it was made for."""
+        """The learner, and the configuration that it was made for."""
         self._owner: Belonging | None = None
-        """Whose memory is kept in a file, where there is any."""
+        """Owner of the persisted state, if there is any."""
         self._written: Remembered | None = None
         """State that the file holds."""
 
@@ -116,7 +115,7 @@ class LearningTask(ClientTask):
         plain = learner.plain(last.model, last.key)
         self._on_model(learner, plain, Group(last.key, self._client), round)
         if learner.remembers:
-            # There may be another session, from this model.
+            # Another session may start from this model.
             learner.keep_model(round, plain)
             self.save()
 
@@ -131,7 +130,7 @@ class LearningTask(ClientTask):
             self._memory.remove()
 
     def _keep(self, learner: Learner, draft: Draft, update: Update) -> None:
-        """Go by what is still wanted; nothing of what is not reaches this."""
+        """Persist a draft that is still wanted; discarded ones never get here."""
         if update.failure:
             self._event_log.write(TrainingFailed(detail=update.failure))
             self.failure = update.failure
@@ -139,8 +138,8 @@ class LearningTask(ClientTask):
         self.unsaved = True
 
     def _learner(self, configuration: Configuration) -> Learner:
-        """Made by the first work in the thread: it may load data. A server that was started again for something else
-        needs another one."""
+        """The learner, made by the first work in the thread, since it may load data. A server that restarted with
+        another task needs another one."""
         if self._made is None or self._made[0] != configuration:
             self._owner = self._written = None
             learner = self._make_learner(configuration)

@@ -1,8 +1,8 @@
-"""What a federation computes: the task that the server proposes, and the configuration that follows from it.
+"""Computation of a federation: the task that the server proposes, and the configuration that follows from it.
 
 The task (model and training settings, shape of the data, protection) travels inside the configuration, so that its hash
-is part of everything that the members sign. What the protocol enforces of a protection stands in the configuration
-itself: `configure` derives it, at the server, and once more at every client, which compares.
+is part of everything that the members sign. The protocol enforces properties of a protection by fields of the
+configuration: `configure` derives them, at the server, and again at every client, which compares.
 """
 
 from __future__ import annotations
@@ -37,24 +37,23 @@ if TYPE_CHECKING:
     from torch import nn
 
 METRICS: Final = ("samples", "correct", "loss", "clipped")
-"""What clients report within the secure sum. `loss` counts in units of LOSS_UNIT."""
+"""Metrics that clients report within the secure sum. `loss` counts in units of LOSS_UNIT."""
 
 OWN_METRICS: Final = ("samples", "clipped")
-"""What they report where their training step is their own, of which nothing is known."""
+"""Metrics of clients with a custom training step, of which nothing else is known."""
 
 HELD_OUT_METRICS: Final = ("held_out", "held_out_correct", "held_out_loss")
-"""What they report beside it of images that they keep from training: how many they are, and what the model that the
-round began with makes of them."""
+"""Additional metrics of held-out images: their number, and the results of the round's initial model on them."""
 
 LOSS_UNIT: Final = 2.0**-16
 
 _OWN: Final = "own"
-"""The weight of metrics of a training step of one's own; each of these has its name behind it."""
+"""Weight of a custom training step's metrics, whose names are appended."""
 _OWN_UNIT: Final = 2.0**-14
 
 
 def own_metrics(names: Sequence[str], values: Flat, weight: int) -> dict[str, int]:
-    """Return what a client adds to the sum for metrics of these names; values are cut to LARGEST_METRIC."""
+    """Return a client's addends for metrics of these names; values are clipped to LARGEST_METRIC."""
     whole = np.rint((np.clip(values, -LARGEST_METRIC, LARGEST_METRIC) + LARGEST_METRIC) / _OWN_UNIT).astype(np.int64)
     return {_OWN: weight} | {f"{_OWN}_{name}": int(value) * weight for name, value in zip(names, whole, strict=True)}
 
@@ -70,7 +69,7 @@ class TaskLabel:
 
 
 class Task(Work, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every member must know to work on the same model."""
+    """Settings that all members share to work on the same model."""
 
     protection: Protection = NoProtection()
     encryption: Encryption | None = None
@@ -81,10 +80,9 @@ class Task(Work, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def build(
         self, seed: int = 0, workload: Workload | None = None, *, start: ModelConfiguration | None = None
     ) -> nn.Module:
-        """The model, with weights from the seed, or from where one's own section [model] says that they begin.
+        """Build the model, with weights from the seed, or from the start that a client's own section [model] names.
 
-        workload: None imports what the task names. ValueError for a model that does not fit the protection;
-        FactoryError."""
+        workload: None imports the task's. ValueError for a model that does not fit the protection; FactoryError."""
         from tacit.models.adapters.tuning import tuned
 
         workload = workload or Workload.named(self.model, self.training)
@@ -96,7 +94,8 @@ class Task(Work, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Have only the parameters whose names match a pattern require a gradient. ValueError for one that matches none."""
+    """Leave requires_grad only on parameters whose names match a pattern. ValueError for a pattern that matches
+    none."""
     if not patterns:
         return
     names = [name for name, _ in model.named_parameters()]
@@ -112,7 +111,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 def model_description(
     task: Task, layout: Layout, class_names: Sequence[str], *, white: int = 255, encrypted: bool = False
 ) -> ModelDescription:
-    """The description of the task's model, for its file; white: the number of a white pixel; encrypted: whether that is
+    """The description of the task's model, for its file; white: the number of a white pixel; encrypted: whether it is
     under a key of the clients."""
     from tacit.models.networks import arguments
 
@@ -135,7 +134,7 @@ def model_description(
 
 
 def class_digest(names: Sequence[str]) -> bytes:
-    """Of a list of classes, for Work.class_digest."""
+    """Digest of a list of classes, for Work.class_digest."""
     return digest(TaskLabel.CLASSES, *(name.encode() for name in names))
 
 
@@ -157,12 +156,11 @@ def read_task(configuration: Configuration) -> Task:
 def configure(
     terms: Proposal, task: Task, model: nn.Module, *, ring_bits: int | None = None, fixed: Blob | None = None
 ) -> Configuration:
-    """The configuration of a task on a model that it built, under these terms; all else of them is not looked at.
+    """The configuration of a task on a model that it built, under these terms; their other fields are ignored.
 
-    ring_bits: of a word of the sum; None takes as many as are enough. fixed: the announced fixed part of the model;
-    None takes that of this one. ValueError, naming key, value and remedy, if the
-    task does not go with the terms, with the model, or with itself.
-    """
+    ring_bits: of a word of the sum; None takes the smallest sufficient number. fixed: the announced fixed tensors; None
+    takes those of this model. ValueError, naming key, value and remedy, if the task is incompatible with the terms,
+    with the model, or with itself."""
     protection, encryption, training = task.protection, task.encryption, task.training
     check_together(protection, encryption, terms, training)
     protection.fits(model, task)
@@ -174,7 +172,7 @@ def configure(
         fixed = announce(layout.fixed_bytes(model), SumLabel.FIXED) if layout.fixed else NO_BLOB
     if encryption is not None:
         encryption.fits(layout)
-        # One key serves both; it is renewed as often as either asks.
+        # One key serves both; it is renewed as often as the stricter one requires.
         renewals = filter(None, [facts.rekey_every, encryption.rekey_every])
         facts = replace(facts, group_key=True, rekey_every=min(renewals, default=0))
     judged = HELD_OUT_METRICS if training.held_out else ()
@@ -202,7 +200,7 @@ def configure(
 
 
 def update_units(configuration: Configuration, layout: Layout) -> UpdateUnits:
-    """The units of updates. Without secure aggregation models are averaged as they are."""
+    """Units of updates. Without secure aggregation models are averaged directly."""
     return UpdateUnits(layout, configuration.clip if configuration.secure else None)
 
 

@@ -1,1 +1,2 @@
-"""What a client does to its update before it is summed: one file for each protection, and encryption beside them."""
+"""Transformations of a client's update before it is summed: one file for each protection, and encryption beside
+them."""

@@ -1,7 +1,7 @@
 """Random binary weights (Sawada et al. 2024, Eq. 11 and 12): a client contributes to some coordinates only.
 
-Three protections differ in who draws the weights, and when: every client alone and anew in every round; every client
-alone and once; or all under a common key, so that none has few (models/binary_weights.py).
+Three protections differ in the draw of the weights: each client alone, anew in every round; each client alone, once; or
+all under a common key, so that no coordinate has few contributors (models/binary_weights.py).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _BinaryWeights(Scheme, frozen=True, kw_only=True):
         return {"zero_probability": min([self.zero_probability, *self.layers.values()])}
 
     def probabilities(self, layout: Layout) -> tuple[float, ...]:
-        """Of a zero, for every tensor. ValueError for a pattern that matches none."""
+        """Probabilities of a zero, for every tensor. ValueError for a pattern that matches none."""
         return zero_probabilities(layout, self.zero_probability, self.layers)
 
     def fits(self, model: nn.Module, work: Work) -> None:
@@ -75,8 +75,8 @@ class _BinaryWeights(Scheme, frozen=True, kw_only=True):
 
 
 class _Alone(_BinaryWeights, frozen=True, kw_only=True):
-    """Weights that every client draws alone: the server does not move a coordinate with too few contributors, which
-    protects those who receive the model."""
+    """Weights that each client draws alone: the server does not move a coordinate with too few contributors, which
+    protects them from recipients of the model."""
 
     def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         check_contributors(self.min_contributors, terms, lost_later=False)
@@ -133,7 +133,7 @@ class CoordinatedBinaryWeights(_BinaryWeights, frozen=True, kw_only=True, tag="c
     )
 
     agreed_weights: ClassVar[bool] = True
-    # Of two contributors each knows the other's value from the sum.
+    # Of two contributors each learns the other's value from the sum.
     min_contributors: MinContributors = 3
     rekey_every: RekeyEvery = 0
 

@@ -1,7 +1,7 @@
-"""All protections by their names, and how one is read from a file or a message.
+"""Registry of all protections by their names, and how one is read from a file or a message.
 
-A protection is known once it is registered; those of the house are the lines below. One from elsewhere is registered by
-whoever brings it, `register(TopK)`, in every process that reads it: docs/adding-a-protection.md.
+A protection is known once it is registered; the lines below register the built-in ones. A program with its own calls
+`register(TopK)` in every process that reads it: docs/adding-a-protection.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REGISTERED: dict[str, type[Scheme]] = {}
 
 
 def register(protection: type[Scheme]) -> type[Scheme]:
-    """Make a protection known; also a decorator. ValueError if another one has its name."""
+    """Register a protection; also a decorator. ValueError if another one has its name."""
     name = name_of(protection)
     if _REGISTERED.setdefault(name, protection) is not protection:
         raise ValueError(f'there is a protection "{name}" already')
@@ -43,17 +43,17 @@ register(GaussianNoise)
 
 
 def registered() -> dict[str, type[Scheme]]:
-    """All protections by their names, in the order in which they were registered."""
+    """All protections by their names, in the order of registration."""
     return dict(_REGISTERED)
 
 
 def pinnable() -> list[str]:
-    """The keys that a policy may ask for a least value of."""
+    """The keys for which a policy may set a least value."""
     return sorted({key for protection in _REGISTERED.values() for key in protection().strengths()})
 
 
 def chosen(settings: Mapping[str, Any]) -> type[Scheme]:
-    """The protection that these settings are of. ValueError for an unknown one."""
+    """The protection class of these settings. ValueError for an unknown one."""
     scheme = settings.get("scheme", "none")
     if not isinstance(scheme, str) or scheme not in _REGISTERED:
         known = " or ".join(f'"{name}"' for name in _REGISTERED)
@@ -62,12 +62,12 @@ def chosen(settings: Mapping[str, Any]) -> type[Scheme]:
 
 
 def read_protection(settings: Mapping[str, Any]) -> Protection:
-    """A protection from its settings, `scheme` among them. ValueError as of `chosen`; msgspec.ValidationError."""
+    """A protection from its settings, which include `scheme`. ValueError as in `chosen`; msgspec.ValidationError."""
     return msgspec.convert(dict(settings), chosen(settings))
 
 
 def protection_hook(kind: type, value: Any) -> Any:
-    """How msgspec reads a Protection: its `dec_hook`."""
+    """Decode a Protection for msgspec: its `dec_hook`."""
     if kind is not Protection:
         raise NotImplementedError(f"{kind.__name__} is not read here")
     if isinstance(value, Protection):

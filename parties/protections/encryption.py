@@ -1,9 +1,9 @@
 """Model encryption (Aso et al. 2023), beside any protection that works on encrypted updates.
 
 The key of the model follows from the group key, and is drawn once for each, from a seed that is derived with the byte
-0, or where that gives an ill-conditioned matrix with 1, 2 and so on. Without a model of the server the members make the
+0, or if that gives an ill-conditioned matrix with 1, 2 and so on. Without a model of the server the members make the
 first one from their key as well. Its embeddings come from a keystream, never from torch's generator: the server sees
-all other weights, and from numbers of a Mersenne Twister one can compute the rest.
+all other weights, and outputs of a Mersenne Twister determine the rest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tacit.protocol.sum.configuration import InitialModel, Proposal
 from tacit.secagg.keystream import Usage, keystream
 
 MOST_ATTEMPTS: Final = 8
-"""At a chance of one in a hundred for an ill-conditioned matrix, nobody will see that many."""
+"""One in a hundred matrices is ill-conditioned, so this many attempts are never needed."""
 
 POSITION_DEVIATION: Final = 0.02
 """Standard deviation of a fresh position embedding, as in timm."""
@@ -73,7 +73,7 @@ class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 def check_together(
     protection: Protection, encryption: Encryption | None, terms: Proposal, training: TrainingConfiguration
 ) -> None:
-    """Raise ValueError, naming key, value and remedy, for what does not go together, or not under these terms."""
+    """Raise ValueError, naming key, value and remedy, for an unsupported combination."""
     protection.check(terms, training)
     if encryption is not None and training.buffers == "local":
         raise ValueError(
@@ -93,14 +93,14 @@ def check_together(
 
 
 class GroupModel:
-    """The model under group keys. first: makes the weights that are no secret, from a seed."""
+    """The model under group keys. first: makes the public weights, from a seed."""
 
     def __init__(self, layout: Layout, encryption: Encryption, first: Callable[[int], Flat]) -> None:
         self._layout = layout
         self._matrix = encryption.matrix
         self._first = first
         self._latest: tuple[bytes, ModelKey] | None = None
-        """The key that was drawn last, with the transcript of its group key; those before are forgotten."""
+        """The last drawn key, with the transcript of its group key; earlier ones are discarded."""
 
     def key(self, group_key: GroupKey) -> ModelKey:
         """The key of the model. ValueError for an ill-conditioned one."""
@@ -120,12 +120,13 @@ class GroupModel:
         return ModelKey.draw(self._layout, random, matrix=self._matrix)
 
     def plain(self, model: bytes, group_key: GroupKey | None) -> Flat:
-        """A model of the server, little-endian float32 bytes, in the clear: float32 [size]. None: it is so already."""
+        """Decrypt a model of the server, little-endian float32 bytes: float32 [size]. group_key: None if it is not
+        encrypted."""
         flat = np.frombuffer(model, "<f4").astype(np.float32, copy=False)
         return flat if group_key is None else self.key(group_key).decrypt(flat)
 
     def reencrypt(self, order: Reencrypt) -> bytes:
-        """What the order asks for, as little-endian float32 bytes."""
+        """The model under the order's new key, as little-endian float32 bytes."""
         plain = self.initial(order.key) if order.source == "clients" else self.plain(order.model, order.former)
         return self.key(order.key).encrypt(plain).astype("<f4").tobytes()
 
@@ -138,8 +139,8 @@ class GroupModel:
         kernel, positions = parts[PATCH_EMBEDDING], parts[POSITION_EMBEDDING]
         random = np.frombuffer(keystream(seed, Usage.INITIAL_MODEL, 4 * (kernel.size + positions.size)), "<u4")
         uniform = (random + np.float64(0.5)) / 2.0**31 - 1.0
-        # As torch does it for a convolution: uniform within 1 / sqrt(values of a patch).
+        # As torch initialises a convolution: uniform within 1 / sqrt(values of a patch).
         kernel[...] = (uniform[: kernel.size] / math.sqrt(math.prod(kernel.shape[1:]))).reshape(kernel.shape)
-        # Uniform too, of the standard deviation that timm uses.
+        # Uniform too, with timm's standard deviation.
         positions[...] = (uniform[kernel.size :] * POSITION_DEVIATION * math.sqrt(3.0)).reshape(positions.shape)
         return flat

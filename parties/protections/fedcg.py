@@ -1,7 +1,8 @@
-"""FedCG (Wu et al. 2022): as FedSplit, and clients share a generator of what comes out of their half (models/fedcg.py).
+"""FedCG (Wu et al. 2022): like FedSplit, but clients also share a generator of their private half's features
+(models/fedcg.py).
 
-A client remembers its discriminator, as it does its extractor. The server has the vector of every client, and
-thus a generator and a classifier of each, from which it distils its own, each weighted by its samples.
+A client keeps its discriminator and its extractor. The server has the vector of every client, and thus a generator and
+a classifier of each, from which it distils its own, each weighted by its samples.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class FedCGClient(SplitClient):
         super().__init__(basis, kept)
         self._model = cast("CoupledModel", basis.model)
         self._discriminator = discriminator(self._model, integer(round_seeds(basis.seed, 0)[0]))
-        """What is remembered is loaded into it before it is trained."""
+        """The persisted state is loaded into it before training."""
         self.memory = self._trained()
 
     def train(self, x: Any, y: torch.Tensor | None, *, round: int, seed: int, proceed: Proceed) -> LocalStatistics:
@@ -151,9 +152,8 @@ class FedCGServer(ServerSide):
     def distil(self, mean: Flat, clients: Sequence[tuple[Flat, int]], round: int) -> Flat:
         """The shared part of a new model, and the private part of `mean`: float32 [D].
 
-        mean: where to start; clients: models and numbers of samples; round: what is drawn follows from it, so that a
-        resumed run draws the same. ValueError names a tensor that is not finite.
-        """
+        mean: initial weights; clients: models and numbers of samples; round: determines the draws, so that a resumed
+        run repeats them. ValueError names a tensor that is not finite."""
         from tacit.models.fedcg import distil
 
         samples = sum(count for _, count in clients)

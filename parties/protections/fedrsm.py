@@ -1,10 +1,10 @@
 """FedRSM (Chen et al. 2023): after training a client chooses the layers that it keeps back in this round.
 
 Layers are ranked by the alteration of their representational consistency (models/representation.py). The paper's text
-and its evaluation differ in which layers are masked: docs/fedrsm.md compares them, `mask` and `send_classifier` choose.
+and its evaluation differ in the masked layers: docs/fedrsm.md compares them, `mask` and `send_classifier` choose.
 
-How many clients sent a layer is summed along with the metrics: several counts share one, each in as many bits as the
-number of clients takes. Counts of layer i stand from bit i * bits of metric 0 up.
+The number of clients that sent each layer is summed along with the metrics: several counts share one metric, each in
+the bits that the number of clients needs. Counts of layer i start at bit i * bits of metric 0.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class FedRSM(WholeTensors, frozen=True, kw_only=True, tag="fedrsm"):
 
 
 class FedRSMClient(ClientSide):
-    """Chooses; remembers the consistency of its last round."""
+    """Chooses the layers; keeps the consistency of its last round."""
 
     def __init__(self, basis: Basis, protection: FedRSM) -> None:
         from tacit.models.representation import Representation
@@ -171,7 +171,8 @@ class FedRSMClient(ClientSide):
         )
 
     def choose(self, trained: nn.Module, model: Flat) -> list[Layer]:
-        """What to keep back after training `model`, float32 [D], to `trained`, which holds the former afterwards."""
+        """Choose layers to keep back after training `model`, float32 [D], to `trained`, which holds the former
+        afterwards."""
         from tacit.models.representation import alteration, consistency
 
         local = self._representation.distances(trained)
@@ -183,7 +184,7 @@ class FedRSMClient(ClientSide):
 
 
 def kept_back(protection: FedRSM, changed: npt.NDArray[np.float64]) -> list[int]:
-    """Which layers are kept back, by place and in order, after alterations [layers]."""
+    """Positions of the kept layers, in order, after alterations [layers]."""
     ranked = changed if protection.mask == "lowest" else -changed
     order = np.argsort(ranked[: len(ranked) - protection.send_classifier], kind="stable")
     count = protection.masked_layers
@@ -194,7 +195,7 @@ def kept_back(protection: FedRSM, changed: npt.NDArray[np.float64]) -> list[int]
 
 
 class FedRSMServer(ServerSide):
-    """Counts how many clients sent each layer."""
+    """Counts the clients that sent each layer."""
 
     def __init__(self, basis: Basis, protection: FedRSM) -> None:
         super().__init__(basis)
@@ -212,7 +213,8 @@ class FedRSMServer(ServerSide):
         return np.asarray(senders >= self._fewest)
 
     def senders(self, total: Total, contributors: int) -> dict[str, int]:
-        """How many clients sent each layer, by name. ValueError if that is not the sum of so many contributions."""
+        """Number of clients that sent each layer, by name. ValueError for an impossible sum of so many
+        contributions."""
         counts = unpack_uploads(
             total.metrics, len(self._layers), self.basis.configuration.clients, contributors=contributors
         )
@@ -243,7 +245,7 @@ def pack_uploads(sent: npt.NDArray[np.bool_], clients: int) -> dict[str, int]:
 def unpack_uploads(
     metrics: Mapping[str, int], layers: int, clients: int, *, contributors: int
 ) -> npt.NDArray[np.int64]:
-    """How many clients sent each layer [L]. ValueError if that cannot be the sum of so many honest contributions."""
+    """Number of clients that sent each layer [L]. ValueError for an impossible sum of so many honest contributions."""
     bits, each = clients.bit_length(), _counts_per_metric(clients)
     names = upload_metrics(layers, clients)
     counts = [metrics[names[layer // each]] >> bits * (layer % each) & (1 << bits) - 1 for layer in range(layers)]

@@ -1,6 +1,6 @@
-"""FedSplit (Gu et al. 2021): the first part of the model never leaves a client, which has its own (models/layers.py).
+"""FedSplit (Gu et al. 2021): the first part of the model is private to each client (models/layers.py).
 
-It starts as that of the server's first model and is whatever the client's last training made of it.
+It starts as that of the server's first model, and then is the result of the client's last training.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Split(WholeTensors, frozen=True, kw_only=True):
         self.private(model, work)
 
     def private(self, model: nn.Module, work: Work) -> frozenset[str]:
-        """The tensors that never leave a client. ValueError if there is nothing to tell them from others."""
+        """Names of the private tensors. ValueError if nothing distinguishes them from others."""
         return split.extractor(work.layout(model), work.model, self.split)
 
 
@@ -52,7 +52,7 @@ class FedSplit(Split, frozen=True, kw_only=True, tag="fedsplit"):
 
 
 class SplitClient(KeepingSide):
-    """Trains on from what training made of its part."""
+    """Trains its private part further in every round."""
 
     def merge(self, model: Flat) -> Flat:
         merged = model.copy()

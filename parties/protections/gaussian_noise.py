@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 METRICS_PART: Final = 0.3
-"""Norm of the metrics of a training step of one's own, together, in that of an update."""
+"""Share of a custom training step's metrics, together, in the norm of an update."""
 LARGEST_NOISY_METRIC: Final = 10.0
-"""In magnitude; a larger one is cut to it, as the noise grows with it."""
+"""Clipping bound on a metric's magnitude, since the noise grows with it."""
 
 
 def cost_of(noise: Noise | None) -> float:
-    """Of one update; infinite where nothing bounds it."""
+    """Privacy cost of one update; infinite if unbounded."""
     return 4.0 / noise.multiplier**2 if noise is not None and noise.norm else math.inf
 
 
 def affordable(spent: float, *, epsilon: float, delta: float) -> bool:
-    """Whether updates of this cost together are (epsilon, delta)-differentially private."""
+    """Whether updates of this total cost are (epsilon, delta)-differentially private."""
     if not spent:
         return True
     deviation = 1.0 / math.sqrt(spent)
@@ -46,7 +46,7 @@ def affordable(spent: float, *, epsilon: float, delta: float) -> bool:
 
 
 def cost_within(epsilon: float, delta: float) -> float:
-    """The cost of updates that are (epsilon, delta)-differentially private together, and no less so."""
+    """Largest total cost of updates that are (epsilon, delta)-differentially private."""
     least, most = 0.0, 1.0 if epsilon else 0.0
     while most and affordable(most, epsilon=epsilon, delta=delta):
         least, most = most, 2 * most
@@ -60,7 +60,7 @@ def _below(bound: float) -> float:
 
 
 class GaussianNoise(Scheme, frozen=True, kw_only=True, tag="dp-gaussian"):
-    """Clients shorten their updates and add noise."""
+    """Clients clip the norm of their updates and add noise."""
 
     about: ClassVar[str] = "Gaussian noise is added to every update."
 
@@ -91,7 +91,7 @@ class GaussianNoise(Scheme, frozen=True, kw_only=True, tag="dp-gaussian"):
         return False
 
     def strengths(self) -> dict[str, float]:
-        # As a multiple of the largest norm; where there is none, noise of any size guarantees nothing.
+        # Relative to the largest norm; without one, noise of any size guarantees nothing.
         return {"dp_noise": self.dp_noise if self.dp_clip else 0.0}
 
     def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
@@ -114,7 +114,7 @@ class _Client(ClientSide):
         self._noise = noise
 
     def protect(self, trained: Trained) -> Protected:
-        # Metrics are part of what is shortened and made noisy: the update gives way to them a little.
+        # Metrics are clipped and made noisy too: the update gives way to them a little.
         noise, size = self._noise, len(trained.values)
         part = METRICS_PART if len(trained.own) else 0.0
         scale = (part * noise.norm if noise.norm else 1.0) / math.sqrt(max(1, len(trained.own))) / LARGEST_NOISY_METRIC
@@ -128,7 +128,7 @@ class _Client(ClientSide):
         return replace(weighted(replace(trained, values=values[:size]), 1), own=values[size:] / scale)
 
     def reported(self, statistics: LocalStatistics) -> LocalStatistics:
-        # What is accounted for is the noise of the update; numbers without noise would reveal more.
+        # The privacy accounting covers the update's noise; metrics without noise would reveal more.
         from tacit.models.training import NOTHING
 
         return NOTHING

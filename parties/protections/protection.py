@@ -1,8 +1,8 @@
-"""What a protection is: one object that says what it needs, what it does, and how strong it is.
+"""Interface of a protection: one object that declares its requirements, its effect, and its strength.
 
-A protection is a frozen struct of its settings, tagged by `scheme`; it overrides what it does otherwise than no
-protection, in one file, and is known once it is registered (catalogue.py, docs/adding-a-protection.md). Whoever checks
-an experiment reads these files, without torch: what needs it is imported inside the methods.
+A protection is a frozen struct of its settings, tagged by `scheme`; it overrides the default behaviour in one file, and
+is known once it is registered (catalogue.py, docs/adding-a-protection.md). Experiments are checked without torch: the
+methods import it where they need it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the protocol enforces of a protection: fields of its Configuration."""
+    """Properties of a protection that the protocol enforces: fields of its Configuration."""
 
     form: WeightForm = WeightForm.SCALAR
     min_contributors: int = 0
@@ -37,12 +37,12 @@ class Facts:
 
 @dataclass(frozen=True)
 class Noise:
-    """Gaussian noise on every update of a client, for the privacy that it guarantees."""
+    """Gaussian noise on every update of a client, for its privacy guarantee."""
 
     multiplier: float
-    """Standard deviation of the noise of a coordinate, as a multiple of the norm; where that is 0, itself."""
+    """Standard deviation of the noise of a coordinate, as a multiple of the norm; if the norm is 0, absolute."""
     norm: float
-    """Largest Euclidean norm of an update; 0: any, which guarantees nothing."""
+    """Largest Euclidean norm of an update; 0: unbounded, which guarantees nothing."""
     delta: float
 
     @property
@@ -51,43 +51,43 @@ class Noise:
 
     @property
     def room(self) -> float:
-        """What aggregation.clip must leave beyond a coordinate of the update, so that its noise arrives whole."""
+        """Room that aggregation.clip must leave beyond a coordinate of the update, so that its noise is not clipped."""
         return _ROOM * self.deviation
 
 
 _ROOM: Final = 12
-"""Standard deviations of the noise that are left room: a coordinate is beyond them with probability 2^-108, far below
-any delta for all coordinates, clients and rounds together."""
+"""Standard deviations of noise that have room: a coordinate exceeds them with probability 2^-108, far below any delta
+for all coordinates, clients and rounds together."""
 
 
 @dataclass(frozen=True)
 class Disclosure:
-    """Something of single clients that a party learns, although updates are summed securely."""
+    """Information on single clients that a party learns, although updates are summed securely."""
 
     party: Literal["server", "client"]
     what: str
     condition: str
-    """When that is so, and how often."""
+    """Condition of the disclosure, and its frequency."""
     alone: float | None = None
-    """Expected share of the coordinates of a sum to which exactly one client contributed; None: it depends on data."""
+    """Expected share of the coordinates of a sum with exactly one contributor; None: it depends on data."""
 
 
 class Protection:
-    """What clients do to their updates before they are summed."""
+    """Transformation of clients' updates before they are summed."""
 
     __slots__ = ()
 
     about: ClassVar[str]
     works_encrypted: ClassVar[bool] = False
-    """Whether it goes with encryption: what it does to an update does not depend on the values."""
+    """Whether it is compatible with encryption: its effect on an update does not depend on the values."""
     personal: ClassVar[bool] = False
-    """Whether every client has a model of its own, which only it can evaluate."""
+    """Whether every client has a personal model, which only it can evaluate."""
     takes_factories: ClassVar[bool] = True
-    """Whether it goes with model, data and training of one's own, which it knows nothing of."""
+    """Whether it is compatible with custom model, data and training, of which it knows nothing."""
     agreed_weights: ClassVar[bool] = False
-    """Whether all clients contribute to the same tensors, or agree on who contributes to which coordinate."""
+    """Whether all clients contribute to the same tensors, or agree on the contributors of each coordinate."""
     remembers: ClassVar[bool] = False
-    """Whether a client keeps something from one round to the next, without which it cannot go on."""
+    """Whether a client keeps state from one round to the next, without which it cannot continue."""
 
     @property
     def scheme(self) -> str:
@@ -102,10 +102,9 @@ class Protection:
         return self.facts().form is not WeightForm.SCALAR and not self.agreed_weights
 
     def disclosures(self, clients: int) -> tuple[Disclosure, ...]:
-        """What a secure sum over so many clients does not hide under this protection.
+        """Disclosures of a secure sum over so many clients under this protection.
 
-        The report, `tacit simulate` at its start, docs/choosing.md and the threat model state exactly this.
-        """
+        The report, `tacit simulate` at its start, docs/choosing.md and the threat model state exactly this."""
         return ()
 
     def counts_samples(self, training: TrainingConfiguration) -> bool:
@@ -113,15 +112,15 @@ class Protection:
         return not training.sends_gradients
 
     def own_models(self, training: TrainingConfiguration) -> bool:
-        """Whether every client has a model of its own: a part of it, or its buffers."""
+        """Whether every client has a personal model: a part of it, or its buffers."""
         return self.personal or training.buffers == "local"
 
     def remembering(self, training: TrainingConfiguration) -> bool:
-        """Whether a client keeps something from one round to the next."""
+        """Whether a client keeps state from one round to the next."""
         return self.remembers or training.buffers == "local"
 
     def strengths(self) -> dict[str, float]:
-        """What a policy may ask for a least value of, by key; more is stronger, and at 0 it does not protect."""
+        """Values that a policy may bound from below, by key; more is stronger, and 0 does not protect."""
         return {}
 
     def noise(self) -> Noise | None:
@@ -129,7 +128,7 @@ class Protection:
 
     @property
     def spending(self) -> bool:
-        """Whether an update has a cost that a privacy budget can count, so that clients state what they have spent."""
+        """Whether an update has a cost in a privacy budget, so that clients state their spending."""
         noise = self.noise()
         return noise is not None and noise.norm > 0
 
@@ -137,18 +136,18 @@ class Protection:
         """Raise ValueError, naming key, value and remedy, if it is of no use under these terms."""
 
     def shown(self, labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:
-        """Which of the training images [N] the server of a simulation shows to all clients, as Work.stimuli."""
+        """Indices of the training images [N] that the server of a simulation shows to all clients, see Work.stimuli."""
         return np.empty(0, np.int64)
 
     def build(self, network: nn.Module, work: Work, seed: int) -> nn.Module:
-        """The model that is trained, made from the configured one. ValueError if the protection does not fit it."""
+        """The trained model, made from the configured one. ValueError if the protection does not fit it."""
         return network
 
     def fits(self, model: nn.Module, work: Work) -> None:
         """Raise ValueError, naming key, value and remedy, if the model that was built does not fit the protection."""
 
     def metrics(self, model: nn.Module, clients: int) -> tuple[str, ...]:
-        """Names of what clients report within the sum on top of what all do. ValueError as of `fits`."""
+        """Names of additional metrics that clients report within the sum. ValueError as in `fits`."""
         return ()
 
     def client(self, basis: Basis) -> ClientSide:
@@ -161,7 +160,7 @@ class Protection:
 class Scheme(
     Protection, msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="scheme", tag=True
 ):
-    """The base of all protections: the settings are fields, the name is the tag."""
+    """Base of all protections: the settings are fields, the name is the tag."""
 
     @property
     def scheme(self) -> str:
@@ -169,7 +168,7 @@ class Scheme(
 
 
 class WholeTensors(Scheme, frozen=True, kw_only=True):
-    """The base of those whose clients keep back whole tensors: a weight for every tensor, zero for what stays."""
+    """Base of protections whose clients keep back whole tensors: a weight for every tensor, zero for kept ones."""
 
     def facts(self) -> Facts:
         return Facts(form=WeightForm.TENSOR)
@@ -209,7 +208,7 @@ def check_contributors(fewest: int, terms: Proposal, *, lost_later: bool) -> Non
 
 
 def check_trained(scheme: str, training: TrainingConfiguration) -> None:
-    """Raise ValueError where clients send gradients, for a protection whose clients keep what training made."""
+    """Raise ValueError if clients send gradients, for a protection whose clients keep trained tensors."""
     if training.sends_gradients:
         raise ValueError(
             f'protection.scheme = "{scheme}": what stays with a client is what its training made of it, and '

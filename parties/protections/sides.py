@@ -1,7 +1,7 @@
-"""What a protection does while a session lasts: one side at every client, one at the server.
+"""The sides of a protection during a session: one at every client, one at the server.
 
-The sides here are those of no protection: what a protection does otherwise, it overrides. A client's side remembers in
-its `memory` and nowhere else: arrays, which are forgotten with a round that nobody waits for any more.
+The sides here are those of no protection, which protections override. A client's side keeps state in its `memory` and
+nowhere else: arrays, which are discarded with a round that nobody waits for any more.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ _NONE: Final = np.zeros(0, np.float32)
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the members compute, whatever protects it."""
+    """Computation of the members, under any protection."""
 
     model: Architecture
     training: TrainingConfiguration
     classes: Annotated[int, Meta(ge=1, le=65_536)]
     channels: Annotated[int, Meta(ge=1, le=256)]
     mean: Annotated[tuple[Annotated[float, Meta(ge=0.0, le=1.0)], ...], Meta(max_length=256)] = ()
-    """By which everybody shifts the pixels of its images, as a fraction of 255, for each channel."""
+    """Offset of the pixels of all images, as a fraction of 255, for each channel."""
     std: Annotated[tuple[Annotated[float, Meta(gt=0.0, le=1.0)], ...], Meta(max_length=256)] = ()
-    """By which everybody divides them then."""
+    """Divisor of the pixels after that."""
     class_digest: Annotated[bytes, Meta(max_length=32)] = b""
-    """Of the names of the classes in their order: equal lists make equal digests, and no others do."""
+    """Digest of the class names in their order: equal lists, and no others, have equal digests."""
     run: Annotated[bytes, Meta(max_length=32)] = b""
-    """Tells this run from every other one, in all of its sessions."""
+    """Identifier of this run in all of its sessions."""
     stimuli: Stimuli | None = None
     """Images of the server, prepared for the model; no client's own may be among them."""
 
     def layout(self, model: nn.Module) -> Layout:
-        """What of the model is summed, and what is fixed. A gradient has no buffers. ValueError as of Layout.summed;
-        and for training.buffers = "local" and a model without any."""
+        """The summed and the fixed tensors of the model. A gradient has no buffers. ValueError as in Layout.summed; and
+        for training.buffers = "local" with a model without any."""
         if self.training.sends_gradients:
             return Layout.summed(model, buffers="fixed")
         layout = Layout.summed(model, buffers="local" if self.training.buffers == "local" else "averaged")
@@ -75,11 +75,11 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class TaskError(Exception):
-    """A client cannot work on the task; the message says why and what to change."""
+    """A client cannot work on the task; the message has the reason and the remedy."""
 
 
 class TermsError(TaskError):
-    """The server's own terms contradict what its client knows. The message is told to it: nothing in it is private."""
+    """The server's terms contradict this client's knowledge. The message is sent to it: nothing in it is private."""
 
 
 class OtherClassesError(TaskError):
@@ -95,9 +95,9 @@ class Basis:
     configuration: Configuration
     work: Work
     model: nn.Module
-    """The model in the party's hands; its weights change, its architecture does not."""
+    """The party's model; its weights change, its architecture does not."""
     seed: int | None
-    """Of what the party draws; None draws from the operating system's randomness."""
+    """Seed of the party's draws; None draws from the operating system's randomness."""
     device: torch.device
     workload: Workload = field(default_factory=Workload)
     client: int = 0
@@ -117,30 +117,30 @@ class Group:
 class Trained:
     round: int
     model: Flat
-    """The model of the round in the clear, float32 [D]; the side's own module holds what training made of it."""
+    """The model of the round in the clear, float32 [D]; the side's own module holds the trained one."""
     values: Flat
     """The step between the two (models/update_units.py), or the gradient, float32 [D]."""
     samples: int
-    """The client's weight where clients do not count alike; 1 for a gradient."""
+    """The client's weight if clients do not count alike; 1 for a gradient."""
     random: np.random.SeedSequence
     """Of this round, for the side's own draws; used only if the party is seeded."""
     group: Group | None
     own: Flat = field(default_factory=lambda: _NONE)
-    """Metrics of a training step of one's own."""
+    """Metrics of a custom training step."""
 
 
 @dataclass(frozen=True)
 class Protected:
-    """What a client contributes, before it is encrypted, clipped and rounded."""
+    """A client's contribution, before it is encrypted, clipped and rounded."""
 
     values: Flat
     weights: Weights
-    """In the form that the protection's facts say: a number, one for every tensor, or one for every coordinate."""
+    """In the form given by the protection's facts: a number, one for every tensor, or one for every coordinate."""
     multipliers: Flat
-    """What the weights multiply the values by: () or [D]."""
+    """Factors of the values by the weights: () or [D]."""
     metrics: dict[str, int] = field(default_factory=dict)
     own: Flat = field(default_factory=lambda: _NONE)
-    """Metrics of a training step of one's own, if the protection changes them."""
+    """Metrics of a custom training step, if the protection changes them."""
     kept: int = 0
     """Coordinates that were kept back as whole tensors."""
     layers: tuple[str, ...] = ()
@@ -151,19 +151,19 @@ class ClientSide:
     def __init__(self, basis: Basis) -> None:
         self.basis = basis
         self.memory: Memory = {}
-        """What it keeps from round to round; replaced as a whole, and never changed."""
+        """State kept from round to round; replaced as a whole, and never changed."""
 
     def form(self) -> Memory:
-        """Arrays of the names, shapes and kinds of those in its memory after a round; what is in them says nothing."""
+        """Arrays with the names, shapes and types of its memory after a round; their values are meaningless."""
         return self.memory
 
     def merge(self, model: Flat) -> Flat:
-        """The server's model, float32 [D], with what this client has in its place."""
+        """The server's model, float32 [D], with this client's private part in its place."""
         return model
 
     def train(self, x: Any, y: torch.Tensor | None, *, round: int, seed: int, proceed: Proceed) -> LocalStatistics:
-        """Train the basis' model in place, on images and labels, or on what the party's own step takes as x.
-        FloatingPointError if training diverges; FactoryError."""
+        """Train the basis' model in place, on images and labels, or on the custom step's input x. FloatingPointError if
+        training diverges; FactoryError."""
         import torch
 
         from tacit.models.training import LocalStatistics, train
@@ -186,12 +186,12 @@ class ClientSide:
         return weighted(trained, trained.samples)
 
     def reported(self, statistics: LocalStatistics) -> LocalStatistics:
-        """What is said of the training within the sum."""
+        """Training statistics that are reported within the sum."""
         return statistics
 
 
 class KeepingSide(ClientSide):
-    """Of a client that keeps back the tensors of these names."""
+    """Side of a client that keeps back the tensors of these names."""
 
     def __init__(self, basis: Basis, kept: frozenset[str]) -> None:
         super().__init__(basis)
@@ -209,21 +209,19 @@ class ServerSide:
         """Raise ValueError if these cannot be sums of so many honest contributions."""
 
     def moved(self, total: Total) -> Moved:
-        """Which coordinates [D] have contributors enough to move; those that have none never do.
+        """Coordinates [D] with enough contributors to move; those without any never do.
 
-        Weights of coordinates are counts of contributors.
-        """
+        Weights of coordinates are counts of contributors."""
         configuration = self.basis.configuration
         if configuration.form is WeightForm.COORDINATE:
             return np.asarray(total.weights) >= configuration.min_contributors
         return np.ones(self.basis.layout.size, np.bool_)
 
     def finish(self, model: Flat, clients: Mapping[str, tuple[Flat, npt.NDArray[np.int64]]], round: int) -> Flat:
-        """The new model, from what the sum of this round makes of the old one, float32 [D].
+        """The new model, from the old one moved by the sum of this round, float32 [D].
 
-        clients: where the protection's facts ask for single vectors, the model of every one of them and the weights of
-        its tensors [T]. ValueError if one of them is that of no honest client.
-        """
+        clients: if the protection's facts require single vectors, the model of every one of them and the weights of its
+        tensors [T]. ValueError for one that no honest client sends."""
         return model
 
 
