@@ -1,1 +1,1 @@
-"""How bytes travel between parties: keys, rosters, endpoints over ZeroMQ with CURVE."""
+"""Transport between parties: keys, rosters, endpoints over ZeroMQ with CURVE."""

@@ -1,8 +1,8 @@
-"""The connecting end: one DEALER socket with a link to one server, opened again whenever it is lost.
+"""The connecting end: one DEALER socket with a link to one server, reconnected whenever it is lost.
 
-ZeroMQ retries by itself and says nothing; what went wrong is read from the socket monitor and put into words. There are
-failures of a handshake after which ZeroMQ does not try again, though anybody may cause them who answers in the
-server's place, without a key. They end an endpoint that never had a link; any other goes on trying.
+ZeroMQ retries silently; errors are derived from the socket monitor. After some handshake failures ZeroMQ does not
+retry, though anybody without a key who answers in the server's place can cause them. They end an endpoint that never
+had a link; an endpoint that had one keeps retrying.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ from tacit.protocol.core.roster import Member
 
 _RECONNECT_MS = 100
 _RECONNECT_MAX_MS = 2_000
-# A connection that is tried while the way is down would be tried again ever less often, up to minutes apart.
+# An attempt during an outage would be repeated at growing intervals, up to minutes apart.
 _CONNECT_MS = 5_000
 _ADDRESS = 64
-"""Longest address, in characters, that a server's greeting may name."""
+"""Longest address, in characters, that a server's greeting may contain."""
 
 
 class NotAdmittedError(EndpointError):
@@ -44,16 +44,18 @@ class NotAdmittedError(EndpointError):
 
 
 class WrongServerError(EndpointError):
-    """What answers at the address does not have the server's key or does not speak the protocol."""
+    """The service at the address does not have the server's key or does not speak the protocol."""
 
 
 class UnreachableError(EndpointError):
-    """Nothing has answered at the address."""
+    """Nothing answered at the address."""
 
 
 class CopyError(EndpointError):
-    """Another process has the key of this party, or of the server. other: its address, as the server says; address: of
-    the server; server: its name, if it is its folder that is the copy, else empty."""
+    """Another process has the key of this party, or of the server.
+
+    other: its address, as the server reports it; address: of the server; server: its name, if its folder is the copy,
+    else empty."""
 
     def __init__(self, detail: str, *, address: str, other: str, server: str = "") -> None:
         super().__init__(detail)
@@ -95,13 +97,13 @@ class ClientEndpoint(Endpoint):
         """Whether the queue had no room for a greeting of this link."""
         self._linked = False
         self._known = False
-        """Whether there was a link once."""
+        """Whether there was a link before."""
         self._obstacle: EndpointError = self._nothing_listens()
-        """Why there is no link yet, as far as known."""
+        """Reason for the missing link, as far as known."""
         self._failure: EndpointError | None = None
-        """Why there will never be one."""
+        """Error that ended all attempts."""
         self.refusal: EndpointError | None = None
-        """How the last attempt to link again was refused, while there is no link; whoever answers there may say so."""
+        """Refusal of the last reconnect attempt while there is no link; it is not authenticated."""
         self._again: asyncio.TimerHandle | None = None
         # CURVE, and a link with nobody but the server that has this key.
         self._socket.setsockopt(zmq.CURVE_SERVERKEY, server.curve_public)
@@ -125,13 +127,12 @@ class ClientEndpoint(Endpoint):
         tokens: TokenFile | None = None,
     ) -> Self:
         """Open a link to `server` at tcp://HOST:PORT or ipc://PATH, trying for `connect_deadline` seconds. The first
-        event is its LinkUp. context: one that several clients share, whose owner ends it; tokens: of this party, where
-        its folder is to be told from copies: then receive() raises CopyError.
+        event is its LinkUp. context: shared by several clients, terminated by its owner; tokens: of this party, to
+        detect copied folders: then receive() raises CopyError.
 
         Raises AddressError for an invalid address or an unknown name and NotAdmittedError as soon as the server
         refuses the key; at the deadline WrongServerError when handshakes failed (a tunnel without a server behind it
-        looks the same, so they are repeated) and UnreachableError when nothing answered.
-        """
+        looks the same, so they are repeated) and UnreachableError when nothing answered."""
         endpoint = cls(address, keys, server, limits or Limits(), context, tokens)
         try:
             try:
@@ -159,10 +160,9 @@ class ClientEndpoint(Endpoint):
     async def send(self, frames: Sequence[bytes | memoryview]) -> None:
         """Queue a message for the server. While the link is lost it waits for the next one.
 
-        Frames are not copied: do not change their buffers afterwards. Raises PeerStalledError when the queue stays
-        full for `Limits.send_seconds`, ValueError for frames beyond the limits, and what receive() raises. What waits
-        is lost where something else than the server answers meanwhile.
-        """
+        Frames are not copied: do not change their buffers afterwards. Raises PeerStalledError when the queue stays full
+        for `Limits.send_seconds`, ValueError for frames beyond the limits, and the errors of receive(). Queued messages
+        are lost if another service answers meanwhile."""
         self._check_outgoing(frames)
         await self._follow_links()
         self._check_open()
@@ -177,7 +177,7 @@ class ClientEndpoint(Endpoint):
                 "is it overloaded or stopped?"
             ) from error
         except asyncio.CancelledError:
-            # Closing the socket cancels what waits for it, although nobody wants this task to stop.
+            # Closing the socket cancels its waiters, although nobody wants this task to stop.
             task = asyncio.current_task()
             if task is None or not task.cancelling():
                 self._check_open()
@@ -209,7 +209,7 @@ class ClientEndpoint(Endpoint):
         self._deliver(self._server, [frame.buffer for frame in frames])
 
     def _take_greeting(self, said: bytes) -> None:
-        """The server accepts this party's token, or says why not, and where the other process is."""
+        """Process the server's reply to this party's token: accepted, or the reason and the other process's address."""
         verdict, _, address = said.partition(b" ")
         other = printable(address[:_ADDRESS].decode("ascii", "replace"))
         where = f" ({other})" if other else ""
@@ -277,14 +277,14 @@ class ClientEndpoint(Endpoint):
                     )
 
     def _fail(self, failure: EndpointError) -> None:
-        """A handshake failed, after which ZeroMQ does not try again."""
+        """Handle a failed handshake after which ZeroMQ does not retry."""
         if self._known:
             self._refused(failure)
         else:
             self.refusal = self._failure = failure
 
     def _refused(self, refusal: EndpointError) -> None:
-        """Try again later what ZeroMQ does not try again."""
+        """Schedule a retry that ZeroMQ does not make."""
         self.refusal = refusal
         with suppress(zmq.ZMQError):
             self._socket.disconnect(self.address)

@@ -1,22 +1,22 @@
 """Common parts of both ends of a link: addresses, limits, events, errors, and the loop that merges messages and events.
 
-A link is one connection, over TCP or a Unix domain socket (ipc), under CURVE. Nothing here knows the protocol: a
-message is a tuple of frames. A message whose first frame is empty is a greeting of the transport: the client sends one
-on every new connection, so that the server learns at once which member is there, and the server answers with one. Its
-second frame, if there is one, has a token of the client (tokens.py), and of the server that it refuses the link. An
-endpoint neither accepts it from its user nor delivers it.
+A link is one connection, over TCP or a Unix domain socket (ipc), under CURVE. This module knows no protocol: a message
+is a tuple of frames. A message whose first frame is empty is a greeting of the transport: the client sends one on every
+new connection, so that the server identifies the member at once, and the server answers with one. Its optional second
+frame has a token of the client (tokens.py) or, from the server, a refusal of the link. An endpoint neither accepts a
+greeting from its user nor delivers one.
 
 Addresses are tcp://HOST:PORT, where HOST is a name, an IPv4 address or an IPv6 address in brackets; or ipc://PATH. They
-are checked here because ZeroMQ silently takes others, such as port 99999, and looks for a missing host for ever.
+are checked here because ZeroMQ silently accepts others, such as port 99999, and looks for a missing host for ever.
 
 Each endpoint has its own ZeroMQ context, unless it is given one, and its sockets stay in the event loop that made them.
-What arrives waits inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and does not fill
-the memory. libzmq holds a message until it is complete, however many frames it has: against abuse, limit the memory of
-the process.
+Arrived messages wait inside ZeroMQ until receive() takes them, so that a slow reader slows its peers down instead of
+filling the memory. libzmq holds a message until it is complete, however many frames it has: against abuse, limit the
+memory of the process.
 
-libzmq 4.3.5 aborts the process (github.com/zeromq/libzmq/issues/4364) where a heartbeat is due, or asked for, on a
-connection that was reset while its received messages waited for room. Its peer can bring that about, also for an
-endpoint that is being closed. Queues without bounds would prevent it, and let that peer fill the memory instead.
+libzmq 4.3.5 aborts the process (github.com/zeromq/libzmq/issues/4364) if a heartbeat is due, or requested, on a
+connection that was reset while its received messages waited for room. Its peer can cause that, even for an endpoint
+that is being closed. Queues without bounds would prevent it, and let that peer fill the memory instead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?")
 
 
 def host_of(address: str) -> str | None:
-    """The host, an IPv6 address without its brackets; None for ipc://PATH. ValueError for what is no address."""
+    """Return the host, an IPv6 address without its brackets; None for ipc://PATH. ValueError for an invalid address."""
     if address.startswith(IPC):
         return None
     found = _TCP.fullmatch(address)
@@ -63,7 +63,7 @@ def host_of(address: str) -> str | None:
 
 
 async def resolve(address: str) -> None:
-    """Look the host up, so that a name that nobody knows is told. ValueError if it is not found."""
+    """Resolve the host, so that an unknown name is reported. ValueError if it is not found."""
     host = host_of(address)
     if host is None or host == "*" or _version(host):
         return
@@ -86,23 +86,23 @@ def _version(host: str) -> int:
 GREETING = b""
 
 MOST_LINKS: Final = 8
-"""Open links of one key: the one in use, and older ones that died without a word, until heartbeats end them."""
+"""Most open links of one key: the one in use, and older ones that died silently, until heartbeats end them."""
 TOO_MANY_LINKS: Final = 500
-"""The status of a handshake that is refused because its key has that many."""
+"""Status of a handshake that is refused because its key has too many links."""
 
-# Both ends notice within this time of each other that the way between them is gone: it must be well below any grace.
+# Both ends notice a dead connection within this time: it must be well below any grace.
 _HEARTBEAT_MS = 3_000
 # A heartbeat's answer queues behind the frame that is being sent and behind the kernel's buffers, so this also sets the
 # slowest link that survives: one frame plus a few megabytes in this time.
 _HEARTBEAT_TIMEOUT_MS = 60_000
-# So long may the other host's kernel acknowledge nothing of what it was sent. Without this a heartbeat into the void,
-# to or from an address that is nobody's any more, is noticed by the time-out above only, beyond any phase's deadline.
-# A host that is only out of reach for ten seconds is still heard: TCP tries again after 6 and 13.
+# Time in which the other host's kernel may leave data unacknowledged. Otherwise a heartbeat to an unreachable address
+# is noticed only by the time-out above, beyond any phase's deadline. A host unreachable for just ten seconds survives:
+# TCP retries after 6 and 13.
 _UNHEARD_MS = 15_000
-# What a frame grows by under CURVE (ZeroMQ RFC 26): command name 8, nonce 8, tag 16, flags 1.
+# Growth of a frame under CURVE (ZeroMQ RFC 26): command name 8, nonce 8, tag 16, flags 1.
 _CURVE_OVERHEAD = 33
 _MIN_FRAME_BYTES = 1_024
-# How long close() waits for the last messages to leave.
+# Time that close() waits for the last messages to leave.
 _LINGER_MS = 3_000
 _PENDING_CONNECTIONS = 1_024
 
@@ -120,7 +120,7 @@ class NotConnectedError(EndpointError):
 
 
 class PeerStalledError(EndpointError):
-    """The peer has not taken earlier messages for too long; the message was not sent."""
+    """The peer has not accepted earlier messages for too long; the message was not sent."""
 
 
 class EndpointClosedError(EndpointError):
@@ -129,19 +129,19 @@ class EndpointClosedError(EndpointError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What an endpoint accepts from a peer, and for how long it waits for one."""
+    """Limits on a peer's messages, and timeouts."""
 
     max_frame_bytes: int = 64 << 20
     """A peer that sends a larger frame loses its link. At least 1024, which CURVE's handshake needs."""
     max_frames: int = 64
     """A message with more frames is refused."""
     queue_messages: int = 64
-    """Messages that may wait for one peer in each direction, besides those in the kernel's buffers. At least 2: with 1,
+    """Most queued messages of one peer in each direction, besides those in the kernel's buffers. At least 2: with 1,
     libzmq 4.3 delivers nothing at all once a ZAP handler gives its links a user id."""
     send_seconds: float = 60.0
-    """How long a send waits for room in the queue of a peer."""
+    """Seconds that a send waits for room in the queue of a peer."""
     handshake_seconds: float = 10.0
-    """A connection whose handshake takes longer is closed, however steadily its bytes come."""
+    """A connection whose handshake takes longer is closed, however steadily its bytes arrive."""
 
     def __post_init__(self) -> None:
         if self.max_frame_bytes < _MIN_FRAME_BYTES:
@@ -152,7 +152,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Received:
-    """A message. The sender is the member whose key opened the link, whatever the message says."""
+    """A message. The sender is the member whose key opened the link, regardless of the content."""
 
     sender: str
     frames: tuple[memoryview, ...]
@@ -168,7 +168,8 @@ class LinkUp:
 
 @dataclass(frozen=True)
 class LinkLost:
-    """The link to the peer is gone. What was under way may be lost; what had arrived may still follow this event."""
+    """The link to the peer is gone. Messages in transit may be lost; those that had arrived may still follow this
+    event."""
 
     peer: str
 
@@ -183,13 +184,13 @@ class MessageRefused:
 
 @dataclass(frozen=True)
 class HandshakeRefused:
-    """Somebody was not let in. Reported once for each combination of the fields."""
+    """A connection was refused. Reported once for each combination of the fields."""
 
     reason: str
     public_key: str | None = None
-    """CURVE public key in Z85, where the handshake got as far as showing one."""
+    """CURVE public key in Z85, if the handshake got as far as presenting one."""
     address: str | None = None
-    """Host address of the peer, where known."""
+    """Host address of the peer, if known."""
 
 
 @dataclass(frozen=True)
@@ -200,9 +201,9 @@ class CopyDetected:
     peer: str
     detail: str
     address: str = ""
-    """Host address of the link that this is about, where known."""
+    """Host address of the reporting link, if known."""
     other: str = ""
-    """That of the other process."""
+    """Host address of the other process."""
 
 
 Event = Received | LinkUp | LinkLost | MessageRefused | HandshakeRefused | CopyDetected
@@ -213,10 +214,7 @@ _UNCLOSED: set[Endpoint] = set()
 
 
 class Endpoint:
-    """Common part of both ends: a ZeroMQ socket, whose messages are merged with what its monitor tells of links.
-
-    One task receives; any task of the same loop may send.
-    """
+    """Common part of both ends: a ZeroMQ socket, whose messages are merged with its monitor's link events."""
 
     def __init__(
         self, kind: int, address: str, limits: Limits, monitored: int, context: zmq.asyncio.Context | None = None
@@ -256,10 +254,9 @@ class Endpoint:
         self._poller.register(self._monitor, zmq.POLLIN)
 
     async def receive(self) -> Event:
-        """The next event. Cancelling it, for example by a timeout, loses nothing.
+        """Wait for the next event. Cancelling it, for example by a timeout, loses nothing.
 
-        Raises EndpointClosedError after close(), and EndpointError when the link cannot be opened any more.
-        """
+        Raises EndpointClosedError after close(), and EndpointError when the link cannot be opened any more."""
         while True:
             self._check_open()
             if self._pending:
@@ -269,8 +266,7 @@ class Endpoint:
     async def close(self) -> None:
         """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless.
 
-        In a context that is shared they go on leaving meanwhile, until its end.
-        """
+        In a shared context they keep leaving until its end."""
         if self._closed:
             return
         self._closed = True
@@ -307,7 +303,7 @@ class Endpoint:
             self._report(Received(sender, views))
 
     def _check_outgoing(self, frames: Sequence[bytes | memoryview]) -> None:
-        """Refuse what the other end would refuse: ValueError."""
+        """Raise ValueError for a message that the other end would refuse."""
         if not 1 <= len(frames) <= self._limits.max_frames:
             raise ValueError(f"a message has 1 to {self._limits.max_frames} frames, not {len(frames)}")
         largest = max(memoryview(frame).nbytes for frame in frames)
@@ -321,11 +317,11 @@ class Endpoint:
         raise NotImplementedError
 
     async def _follow_links(self) -> None:
-        """Turn what the socket monitor has seen into events."""
+        """Turn the socket monitor's records into events."""
         raise NotImplementedError
 
     async def _advance(self) -> None:
-        """Take in what is there; if it is nothing, wait for something."""
+        """Process available input; if there is none, wait for some."""
         # The message first: when it is examined, all events of links older than its own must be known.
         known = len(self._pending)
         frames: list[zmq.Frame] | None = None
@@ -335,12 +331,12 @@ class Endpoint:
         if frames is not None:
             await self._accept(frames)
         elif len(self._pending) == known:
-            # What was known before, connect() leaves to receive().
+            # connect() leaves earlier input to receive().
             self._check_open()
             await self._activity()
 
     async def _link_changes(self) -> AsyncIterator[tuple[int, int]]:
-        """Events of the socket monitor that are there now, each with its value."""
+        """Yield the pending events of the socket monitor, each with its value."""
         while not self._closed:
             try:
                 report = await self._monitor.recv_multipart(zmq.DONTWAIT)
@@ -350,7 +346,7 @@ class Endpoint:
             yield change["event"], change["value"]
 
     async def _activity(self) -> None:
-        """Wait until a socket has something or _wake() is called."""
+        """Wait until a socket has input or _wake() is called."""
         waiting = self._waiting = asyncio.ensure_future(self._poller.poll())
         try:
             await asyncio.wait([waiting])
@@ -359,6 +355,6 @@ class Endpoint:
             self._waiting = None
 
     def _wake(self) -> None:
-        """Let a waiting receive() look again."""
+        """Let a waiting receive() check again."""
         if self._waiting is not None:
             self._waiting.cancel()

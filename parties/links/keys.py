@@ -1,12 +1,13 @@
 """The long-lived keys of a party and the two files that hold them.
 
 `NAME.key` holds everything and stays with its owner; it is created for the owner alone and never overwritten.
-`NAME.card` is for whoever makes the roster: name, role and public keys, signed with the key that they name, so that
-nobody else can put another name, role or link key to it. Both are TOML, bytes in Z85 (ZeroMQ RFC 32). A card is also a
-line to be pasted, in base64, which mail and shells leave alone.
+`NAME.card` goes to the maker of the roster: name, role and public keys, signed with the signing key itself, so that
+nobody else can bind another name, role or link key to it. Both are TOML, bytes in Z85 (ZeroMQ RFC 32). A card is also a
+line to paste, in base64, which mail and shells do not alter.
 
-A key file may be encrypted, its secrets by ChaCha20-Poly1305 under a key that scrypt makes of a passphrase. That comes
-from the file NAME.passphrase in $CREDENTIALS_DIRECTORY, where systemd puts credentials, or is asked for at a terminal.
+A key file may be encrypted, its secrets by ChaCha20-Poly1305 under a key that scrypt derives from a passphrase. The
+passphrase comes from the file NAME.passphrase in $CREDENTIALS_DIRECTORY, where systemd puts credentials, or from a
+terminal prompt.
 """
 
 import getpass
@@ -34,7 +35,7 @@ from tacit.protocol.core.roster import PartyKeys as PartyKeys
 
 
 class KeysLabel:
-    """Labels of what the key of a party signs outside of protocols."""
+    """Labels of a party's signatures outside of protocols."""
 
     CARD: Final = Label(b"tacit/1 card of a member")
     SIGN_NODE: Final = Label(b"tacit/1 sign node of another framework")
@@ -65,7 +66,7 @@ def save(keys: PartyKeys, directory: Path, *, role: Role) -> tuple[Path, Path]:
 
 def save_operator(keys: PartyKeys, directory: Path) -> Path:
     """Write `NAME.key` of an operator, who is no member: the rosters that it signs have its public key. KeyFileError as
-    of `save`."""
+    in `save`."""
     path = directory / f"{keys.name}.key"
     _check_new(path)
     _save_secret(keys, path)
@@ -122,12 +123,11 @@ def _secret_text(keys: PartyKeys) -> str:
 def load(path: Path) -> PartyKeys:
     """Read a `.key` file.
 
-    Raises KeyFileError when the file is missing, open to others than its owner, malformed, or its keys do not match;
-    where it is encrypted, also when there is no passphrase, or another one.
-    """
+    Raises KeyFileError when the file is missing, accessible to others than its owner, malformed, or its keys do not
+    match; if it is encrypted, also without a passphrase, or with a wrong one."""
     try:
         with path.open("rb") as file:
-            # The permissions of the open file: between two looks at a path, somebody could exchange what is there.
+            # The permissions of the open file: the file at a path could be exchanged between two accesses.
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise KeyFileError(
@@ -165,12 +165,12 @@ def load(path: Path) -> PartyKeys:
 _SEALED_BYTES: Final = 12 + 2 * KEY_BYTES + 16
 """Nonce, both secret keys, and the tag of ChaCha20-Poly1305 (RFC 8439)."""
 _passphrases: dict[str, str] = {}
-"""Those that this process has asked for, by the name of the party."""
+"""Passphrases that this process has asked for, by the name of the party."""
 
 
 def encrypt(path: Path) -> None:
-    """Write a key file again, encrypted under a passphrase that is asked for; an encrypted one under another. Raises
-    KeyFileError as `load` does, and if there is no passphrase."""
+    """Rewrite a key file encrypted under a prompted passphrase; an encrypted one under a new one. Raises KeyFileError
+    as `load` does, and without a passphrase."""
     keys = load(path)
     _passphrases.pop(keys.name, None)
     passphrase = _passphrase(keys.name, path, new=True)
@@ -182,7 +182,7 @@ def encrypt(path: Path) -> None:
 
 
 def decrypt(path: Path) -> None:
-    """Write an encrypted key file again without encryption. Raises KeyFileError as `load` does."""
+    """Rewrite an encrypted key file without encryption. Raises KeyFileError as `load` does."""
     _rewrite(path, _secret_text(load(path)))
 
 
@@ -228,7 +228,7 @@ def _passphrase(name: str, path: Path, *, new: bool = False) -> str:
 
 
 def _stretched(passphrase: str, salt: bytes) -> bytes:
-    """The key of a passphrase. 128 MiB and a third of a second: the first of OWASP's parameters for scrypt."""
+    """Derive the key of a passphrase. 128 MiB and a third of a second: the first of OWASP's parameters for scrypt."""
     return Scrypt(salt=salt, length=KEY_BYTES, n=1 << 17, r=8, p=1).derive(passphrase.encode())
 
 
@@ -261,7 +261,7 @@ def _read_card(path: Path) -> tuple[Member, bytes]:
 
 
 def _verified(name: str, role: Role, curve: bytes, signing: bytes, signature: bytes) -> tuple[Member, bytes]:
-    """ValueError for what is no member, RemoteProtocolError for what it did not sign."""
+    """ValueError for an invalid member, RemoteProtocolError for an invalid signature."""
     member = Member(name=name, role=role, curve_public=curve, signing_public=signing)
     verify(member.signing_public, signature, KeysLabel.CARD, *_signed(member))
     return member, signature
@@ -272,14 +272,14 @@ _LINE: Final = re.compile(CARD_LINE + r"(?P<role>[a-z-]+):(?P<name>[a-z0-9-]+):(
 
 
 def card_line(path: Path) -> str:
-    """A `.card` file as one line. KeyFileError as of `load_card`."""
+    """A `.card` file as one line. KeyFileError as in `load_card`."""
     member, signature = _read_card(path)
     keys = urlsafe_b64encode(member.curve_public + member.signing_public + signature).decode("ascii").rstrip("=")
     return f"{CARD_LINE}{member.role}:{member.name}:{keys}"
 
 
 def read_card_lines(text: str) -> list[Member]:
-    """The cards of pasted lines, which a mail may have wrapped or quoted. KeyFileError for anything else."""
+    """Read the cards of pasted lines, which a mail may have wrapped or quoted. KeyFileError for other content."""
     joined = re.sub(r"[\s>]+", "", text)
     damaged = _LINE.sub("", joined)
     cards = []
@@ -305,7 +305,7 @@ def encode_key(key: bytes) -> str:
 
 
 def decode_key(text: str) -> bytes:
-    """The 32 bytes of a key in Z85. Raises ValueError, which does not quote the text, when it is anything else."""
+    """The 32 bytes of a key in Z85. Raises ValueError, which does not quote the text, for other values."""
     return _decode(text, KEY_BYTES)
 
 
@@ -315,7 +315,7 @@ def encode_signature(signature: bytes) -> str:
 
 
 def decode_signature(text: str) -> bytes:
-    """The 64 bytes of a signature in Z85. Raises ValueError when it is anything else."""
+    """The 64 bytes of a signature in Z85. Raises ValueError for other values."""
     return _decode(text, SIGNATURE_BYTES)
 
 
@@ -335,7 +335,7 @@ def _decode(text: str, length: int) -> bytes:
 
 
 def _signed(member: Member) -> tuple[bytes, ...]:
-    """What the signature of a card is over."""
+    """Signed content of a card."""
     return member.name.encode(), member.role.encode(), member.curve_public, member.signing_public
 
 
@@ -354,12 +354,12 @@ class _KeyFile(_PublicKeys, forbid_unknown_fields=True):
     curve_secret: str = ""
     signing_secret: str = ""
     scrypt: str = ""
-    """Salt, where the secrets are encrypted."""
+    """Salt, if the secrets are encrypted."""
     sealed: str = ""
 
 
 def _create(path: Path, text: str, *, mode: int) -> None:
-    """Write a file that did not exist before, or leave none."""
+    """Create a file that did not exist before, atomically."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except OSError as error:

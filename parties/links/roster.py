@@ -1,12 +1,12 @@
 """The roster as a file: one TOML table `[[member]]` with name, role, curve and signing key for each party, the number
-of its group where clients are in groups, and the signing keys that it had before; then `[[former]]` for each that was
-removed. Before them, where it has an operator: its version, the operator's public key, the lineage, which is drawn when
-the roster is made, the standby key that may take the operator's place, and the operator's signature of all of it.
+of its group if clients are in groups, and its former signing keys; then `[[former]]` for each removed member. A roster
+with an operator begins with its version, the operator's public key, the lineage, which is drawn when the roster is
+made, the standby key that may replace the operator's, and the operator's signature of all of it.
 
 A roster is made from the members' cards. Once it is in use, groups never change, because sums before and after could
-else differ by a single client: newcomers wait until they fill a group of their own, and a group that loses a member is
-retired, which means that its others wait as well. The file is public but must arrive unchanged: compare the fingerprint
-of the first one over a second channel. Those after it are signed.
+otherwise differ by a single client: newcomers wait until they fill a group of their own, and a group that loses a
+member is retired, so that its other members wait as well. The file is public but must arrive unchanged: compare the
+fingerprint of the first one over a second channel. Later ones are signed.
 """
 
 import os
@@ -53,8 +53,8 @@ class RosterFileError(Exception):
 def make_roster(
     cards: Sequence[Member], *, group_size: int = 0, operator: PartyKeys | None = None, standby: bytes = b""
 ) -> Roster:
-    """A roster of these members, whose clients are in groups of at least `group_size`; 0: in none. With an operator its
-    first version; standby: as of Roster. ValueError."""
+    """A roster of these members, whose clients are in groups of at least `group_size`; 0: no groups. With an operator
+    its first version; standby: see Roster. ValueError."""
     count = sum(card.role == "client" for card in cards)
     if 0 < count < group_size:
         raise ValueError(f"--group-size {group_size}: {count} clients make no group of {group_size}")
@@ -67,7 +67,7 @@ def make_roster(
 
 def enrol_partitions(place: Path, clients: int) -> Roster:
     """Make keys and roster for a simulation of another framework: the folder of partition n, from 0, is `place`/n, and
-    has the keys of client-n and the roster. KeyFileError and RosterFileError if something is there already, OSError."""
+    has the keys of client-n and the roster. KeyFileError and RosterFileError if a file exists already, OSError."""
     path = place / ROSTER_FILE
     if path.exists():
         raise RosterFileError(f"{path}: exists already; use another directory")
@@ -86,12 +86,11 @@ def enrol_partitions(place: Path, clients: int) -> Roster:
 def with_members(
     roster: Roster, cards: Sequence[Member], *, group_size: int = 0, operator: PartyKeys | None = None
 ) -> Roster:
-    """The roster with these members after those that it has. Where clients are in groups, newcomers wait; with
-    `group_size` they, and who waits already, are in groups of at least so many, if they fill one.
+    """The roster with these members appended. If clients are in groups, newcomers wait; with `group_size` they, and
+    waiting members, form groups of at least that size, if they fill one.
 
-    Who comes back, by its key or its name, has its former keys as `previous`. ValueError for who is in it already, and
-    for groups where clients are in none.
-    """
+    A returning member, identified by its key or its name, has its former keys as `previous`. ValueError for a present
+    member, and for groups if clients are in none."""
     known = {member.name: member for member in roster.members}
     for card in cards:
         if (former := known.get(card.name)) is not None:
@@ -116,8 +115,8 @@ def with_members(
 
 
 def without_members(roster: Roster, names: Collection[str], *, operator: PartyKeys | None = None) -> Roster:
-    """The roster in which these are former members; who was in a group with one of them waits. LookupError for a name
-    that it lacks, ValueError if no group would be left."""
+    """The roster in which these are former members; the others of their groups wait. LookupError for an unknown name,
+    ValueError if no group would be left."""
     retired = {other for name in names for other in roster.group_of(name)}
     gone = tuple(msgspec.structs.replace(roster.member(name), group=0) for name in dict.fromkeys(names))
     return _changed(
@@ -133,7 +132,7 @@ def without_members(roster: Roster, names: Collection[str], *, operator: PartyKe
 
 
 def with_other_keys(roster: Roster, card: Member, *, was: str = "", operator: PartyKeys | None = None) -> Roster:
-    """The roster with a member's new card in the place of the old one, which has the name `was`, if not the same.
+    """The roster with a member's new card in place of the old one, which has the name `was`, if not the same.
     LookupError, ValueError."""
     former = roster.member(was or card.name)
     members = tuple(_renewed(former, card) if member is former else member for member in roster.members)
@@ -146,11 +145,11 @@ def _renewed(former: Member, card: Member) -> Member:
 
 
 def signed_again(roster: Roster, operator: PartyKeys, standby: bytes = b"") -> Roster:
-    """The same members, signed by the operator, who may name a standby key where there is none, or by the standby key,
-    which takes the operator's place. ValueError."""
+    """The same members, signed by the operator, who may name a standby key if there is none, or by the standby key,
+    which then replaces the operator's. ValueError."""
     if not roster.standby or operator.signing_public != roster.standby:
         return _changed(roster, roster.members, operator, standby)
-    # The operator before may have used up all versions; this one is later in any case.
+    # The former operator may have used up all versions; this one is later in any case.
     version, signing = roster.version % LARGEST_VERSION + 1, SigningKey(operator.signing_secret)
     made = Roster.signed(
         roster.members,
@@ -164,7 +163,7 @@ def signed_again(roster: Roster, operator: PartyKeys, standby: bytes = b"") -> R
 
 
 def check_card(roster: Roster, card: Member, *, where: str) -> Member:
-    """The entry of this member. ValueError, which says where, if it has other keys or another role."""
+    """The entry of this member. ValueError, which names the place, if it has other keys or another role."""
     try:
         member = roster.member(card.name)
     except LookupError as error:
@@ -183,14 +182,14 @@ def check_card(roster: Roster, card: Member, *, where: str) -> Member:
 
 
 def check_own(roster: Roster, keys: PartyKeys, role: Role | None = None, *, where: str) -> Member:
-    """The entry of the owner of these keys, who has this role, if one is named. ValueError as of `check_card`."""
+    """The entry of the owner of these keys, with this role, if given. ValueError as in `check_card`."""
     known = {member.name: member.role for member in roster.members}
     return check_card(roster, keys.member(role or known.get(keys.name, "server")), where=where)
 
 
 def write_roster(roster: Roster, path: Path, *, replace: bool = False) -> None:
-    """Write a roster file, whole or not at all. Raises RosterFileError when it exists already and is not to be
-    replaced, or cannot be written."""
+    """Write a roster file atomically. RosterFileError if it exists already and `replace` is false, or if it cannot be
+    written."""
     if path.exists() and not replace:
         raise RosterFileError(f"{path}: exists already; move it away, its hash may be in use")
     try:
@@ -222,17 +221,17 @@ def _text(roster: Roster) -> bytes:
 
 ROSTER_LINE: Final = "tacit-roster:"
 _LARGEST: Final = 1 << 24
-"""Bytes of a roster file that comes as a line; one of 10,000 members has a tenth of it."""
+"""Largest roster file in bytes that is accepted as a line; one of 10,000 members has a tenth of it."""
 
 
 def roster_line(roster: Roster) -> str:
-    """The file of a roster as one line, to be pasted."""
+    """The file of a roster as one line to paste."""
     return ROSTER_LINE + urlsafe_b64encode(zlib.compress(_text(roster), 9)).decode("ascii").rstrip("=")
 
 
 def given_roster(given: str) -> Roster:
-    """The roster of such a line, which a mail may have wrapped or quoted, or of the file of this name. RosterFileError
-    as of `read_roster`, and for a line that is damaged."""
+    """Read a roster from such a line, which a mail may have wrapped or quoted, or from the file of this name.
+    RosterFileError as in `read_roster`, and for a damaged line."""
     joined = re.sub(r"[\s>]+", "", given)
     if not joined.startswith(ROSTER_LINE):
         return read_roster(Path(given))
@@ -302,7 +301,7 @@ def _changed(
     standby: bytes = b"",
     former: tuple[Member, ...] | None = None,
 ) -> Roster:
-    """These members instead: as the next version, if the roster has versions. ValueError for what never changes."""
+    """The roster with these members: as the next version, if it has versions. ValueError for a forbidden change."""
     former = roster.former if former is None else former
     if not roster.operator:
         if operator is not None:
@@ -331,7 +330,7 @@ def _checked(roster: Roster, made: Roster) -> Roster:
 
 
 def _grouped(cards: Sequence[Member], size: int, *, first: int) -> tuple[Member, ...]:
-    """The members, clients among them in groups of at least this size, if they fill one."""
+    """The members, with clients in groups of at least this size, if they fill one."""
     count = sum(card.role == "client" for card in cards)
     numbers = iter(group_numbers(count, size, first))
     return tuple(

@@ -1,15 +1,14 @@
 """The listening end: one ROUTER socket for the links of all members, authenticated by the roster.
 
 libzmq asks one handler per context about every CURVE handshake (ZAP, ZeroMQ RFC 27). Ours admits exactly the keys of
-the roster and gives each link the name of its member as user id, which libzmq then attaches to every frame of that
-link: so the key alone decides who is at the other end. A refused key is visible here and nowhere else on this side, so
-it is reported.
+the roster and sets each link's user id to its member's name, which libzmq then attaches to every frame of that link: so
+the key alone authenticates the peer. A refused key is visible here and nowhere else on this side, so it is reported.
 
-Links are told apart by the routing id that ZeroMQ gives each one. A link is gone when the socket monitor reports the
-end of its file descriptor, which every message of the link carries too.
+Links are distinguished by ZeroMQ's routing ids. A link is gone when the socket monitor reports the end of its file
+descriptor, which every message of the link carries too.
 
 A key has at most MOST_LINKS open links (Connections). The handler knows the key of a link and not its descriptor, a
-message both, so the count of links that have said something is exact.
+message both, so the count of links that have sent a message is exact.
 """
 
 import asyncio
@@ -51,16 +50,15 @@ ZAP_DOMAIN = b"tacit"
 _VERSION = b"1.0"
 
 OnRefused = Callable[[bytes, str, str], Awaitable[None]]
-"""Called, while its connection is open, with the 32-byte public key that was refused, its address, and why."""
+"""Called, while its connection is open, with the refused 32-byte public key, its address, and the reason."""
 Admit = Callable[[str], Awaitable[str | None]]
-"""The user id of a new link of this member; None if it has too many."""
+"""Return the user id of a new link of this member; None if it has too many."""
 
 
 class ZapHandler:
-    """Answers in a task of its own from construction to close(); bind the sockets that it protects afterwards.
+    """Answers in its own task from construction to close(); bind the sockets that it protects afterwards.
 
-    `names` maps the 32-byte CURVE public key of each admitted member to its name.
-    """
+    `names` maps the 32-byte CURVE public key of each admitted member to its name."""
 
     def __init__(
         self, context: zmq.asyncio.Context, names: Mapping[bytes, str], admit: Admit, on_refused: OnRefused
@@ -95,16 +93,17 @@ class ZapHandler:
         user = await self._admit(name)
         if user is None:
             await self._on_refused(key, address, f"{name!r} has {MOST_LINKS} links open")
-            # Not 300: libzmq would leave the connection open until the handshake times out, and the client in the dark.
+            # Not 300: libzmq would leave the connection open until the handshake times out, without informing the
+            # client.
             return [_VERSION, request_id, b"%d" % TOO_MANY_LINKS, b"too many links of this key", b"", b""]
         return [_VERSION, request_id, b"200", b"OK", user.encode("ascii"), b""]
 
 
-# Whoever serves all members in one loop waits for none of them. An honest member has only a few answers under way, so a
-# queue that is full is that of one who asks and does not read.
-# No message has more frames than three, and none of them more bytes than a body, which CURVE makes a little longer.
+# A server with all members in one loop waits for none of them. An honest member has only a few outstanding answers, so
+# a full queue belongs to a peer that asks and does not read. A message has at most three frames, and at most a body's
+# bytes, which CURVE extends a little.
 _LIMITS = Limits(max_frame_bytes=BODY_LIMIT + 1024, max_frames=3, send_seconds=0)
-# ROUTER signals room for any peer, not for a certain one, so a full queue is looked at again after this time.
+# ROUTER signals room for any peer, not for a certain one, so a full queue is polled after this time.
 _RETRY_SECONDS = 0.01
 _COPIES = {
     Verdict.COPY: "its folder is a copy or a backup: it presents an old token, and is refused; ask its owner which one "
@@ -114,52 +113,50 @@ _COPIES = {
     Verdict.REPLACED: "another process with its current token took its place from another address: if its owner did "
     "not move it, its folder is a copy",
 }
-# Strangers must not fill memory and logs: distinct refusals beyond these are not reported, nor copies.
+# Strangers must not fill memory and logs: distinct refusals and copies beyond these are not reported.
 _MAX_REFUSALS = 1_000
 
 
 class Connections:
-    """Open connections by file descriptor, and how many links each member has open.
+    """Open connections by file descriptor, and the number of each member's open links.
 
-    A link that was admitted has a place until it ends. With its first message the descriptor is known whose end that
-    is. A link that ended before gives its place back as soon as no silent connection is left that could be it: one
-    accepted at most `handshake_seconds` before the admission. So the count of a member is never too low. It is too high
-    by links that ended without a word, while others that are silent and were opened at that time stay open; and each of
-    those has a place as well.
-    """
+    An admitted link has a place until it ends. Its first message shows its descriptor, and so its end. A link that
+    ended before is released as soon as no silent connection is left that could be it: one accepted at most
+    `handshake_seconds` before the admission. So the count of a member is never too low. It is too high by links that
+    ended silently, while other silent ones opened at that time stay open; and each of those has a place as well."""
 
     def __init__(self, handshake_seconds: float) -> None:
-        # The clock of libzmq's time-out is another one, and its thread may be late.
+        # libzmq's time-out uses another clock, and its thread may be late.
         self._window = 2 * handshake_seconds
         self._silent: dict[int, float] = {}
-        """When connections of which no message has been seen were accepted, in that order."""
+        """Times of acceptance of connections without a message, in order."""
         self._addresses: dict[int, str | None] = {}
-        """Of these."""
+        """Peer addresses of these."""
         self._links: dict[int, tuple[str, bytes]] = {}
         """Member and routing id of the others."""
         self._counts = Counter[str]()
-        """Of these, by member."""
+        """Number of these, by member."""
         self._admitted: dict[str, dict[int, float]] = {}
-        """By member and serial number, when links were admitted of which no message has been seen."""
+        """Times of admission of links without a message, by member and serial number."""
         self._serial = 0
 
     def __contains__(self, descriptor: int) -> bool:
         return descriptor in self._silent or descriptor in self._links
 
     def accept(self, descriptor: int, now: float, address: str | None = None) -> None:
-        """A connection was accepted; address: its peer's, where known."""
+        """Record an accepted connection; address: its peer's, if known."""
         self._silent[descriptor] = now
         self._addresses[descriptor] = address
 
     def failing(self, descriptor: int) -> tuple[bool, str | None]:
-        """Whether this connection, which is about to end, was no link: none was admitted since it was accepted but
-        those that have said something. And its peer's address."""
+        """Return whether this connection, which is about to end, was no link: no silent link was admitted since it was
+        accepted. Also returns its peer's address."""
         accepted = self._silent.get(descriptor)
         waiting = (at for admitted in self._admitted.values() for at in admitted.values())
         return accepted is not None and all(at < accepted for at in waiting), self._addresses.get(descriptor)
 
     def admit(self, name: str, now: float) -> int | None:
-        """The serial number of a new link of this member, which the messages of the link bear; None if it has too
+        """The serial number of a new link of this member, which the messages of the link carry; None if it has too
         many."""
         admitted = self._admitted.setdefault(name, {})
         if len(admitted) + self._counts[name] >= MOST_LINKS:
@@ -175,7 +172,7 @@ class Connections:
         return self._serial
 
     def speak(self, name: str, serial: int, descriptor: int | None, routing_id: bytes) -> None:
-        """The first message of a link was seen; descriptor: None if the link is over."""
+        """Record the first message of a link; descriptor: None if the link is over."""
         self._admitted.get(name, {}).pop(serial, None)
         if descriptor in self._silent:
             del self._silent[descriptor], self._addresses[descriptor]
@@ -183,7 +180,7 @@ class Connections:
             self._counts[name] += 1
 
     def end(self, descriptor: int) -> bytes | None:
-        """A connection is gone; the routing id of its link, if a message has shown it."""
+        """Record the end of a connection; returns the routing id of its link, if a message has shown it."""
         self._silent.pop(descriptor, None)
         self._addresses.pop(descriptor, None)
         name, routing_id = self._links.pop(descriptor, ("", None))
@@ -193,15 +190,14 @@ class Connections:
 
 
 class LinkBook:
-    """All open links by their routing ids, and which of a member's is in use: the newest. An older one never is again.
+    """All open links by their routing ids, and the one that each member uses: the newest. Older ones are never reused.
 
-    Reports LinkUp and LinkLost as members come and go.
-    """
+    Reports LinkUp and LinkLost as members come and go."""
 
     def __init__(self, report: Callable[[Event], None]) -> None:
         self._report = report
         self._members: dict[bytes, str] = {}
-        """Of all open links."""
+        """Members of all open links."""
         self._current: dict[str, bytes] = {}
         self._last: dict[str, bytes] = {}
         """By member, the link in use that ended last."""
@@ -210,26 +206,26 @@ class LinkBook:
         return link in self._members
 
     def current_or_none(self, name: str) -> bytes | None:
-        """The link that messages to this member take, if there is one."""
+        """The link for messages to this member, if there is one."""
         return self._current.get(name)
 
     def current(self, name: str) -> bytes:
-        """The link that messages to this member take. Raises NotConnectedError when it has none."""
+        """The link for messages to this member. Raises NotConnectedError if it has none."""
         try:
             return self._current[name]
         except KeyError:
             raise NotConnectedError(f"{name!r} has no link at the moment; it has to connect again") from None
 
     def hears(self, link: bytes, name: str) -> bool:
-        """Whether what comes from this link is heard: not after something from a newer one of this member."""
+        """Whether messages from this link are accepted: not after a message from a newer one of this member."""
         return self._current.get(name) == link or not (name in self._current or link in self._members)
 
     def remains(self, link: bytes, name: str) -> bool:
-        """Whether this is the last link that the member had, whose messages may be read after its end."""
+        """Whether this is the member's last link, whose messages may be read after its end."""
         return name not in self._current and self._last.get(name) == link
 
     def open(self, link: bytes, name: str) -> None:
-        """A link was opened; it takes the place of an older one of this member."""
+        """Record a new link, which replaces an older one of this member."""
         self._members[link] = name
         if name in self._current:
             self._report(LinkLost(name))
@@ -237,7 +233,7 @@ class LinkBook:
         self._report(LinkUp(name))
 
     def end(self, link: bytes) -> None:
-        """A link is gone. Ending twice is harmless."""
+        """Record the end of a link. Ending twice is harmless."""
         name = self._members.pop(link, None)
         if name is not None and self._current.get(name) == link:
             del self._current[name]
@@ -260,7 +256,7 @@ def _peer_of(descriptor: int) -> str | None:
 
 
 def user_of(frame: zmq.Frame) -> tuple[str, int]:
-    """Whose link a frame came over, and the serial number of that link."""
+    """The member and the serial number of the link that a frame came over."""
     name, serial = str(frame.get("User-Id")).split()
     return name, int(serial)
 
@@ -293,9 +289,9 @@ class ServerEndpoint(Endpoint):
         self._processes: dict[str, bytes] = {}
         """By member, the token of the process whose link is in use."""
         self._addresses: dict[bytes, str] = {}
-        """Of open links."""
+        """Peer addresses of open links."""
         self._copies: set[bytes] = set()
-        """Links that are not heard, because of their tokens."""
+        """Links that are ignored, because of their tokens."""
         # Admits these public keys and no others.
         self._zap = ZapHandler(self._context, names, self._admit, self._refuse_key)
         self._socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -317,13 +313,12 @@ class ServerEndpoint(Endpoint):
         peers: Collection[str] | None = None,
         tokens: TokenFile | None = None,
     ) -> Self:
-        """Listen at tcp://HOST:PORT or ipc://PATH, where PORT and PATH may be `*`: `.address` then says what the
-        system chose. Without `limits` a send does not wait for room. A PATH stays when the endpoint is closed, and is
-        taken over without asking: keep it in a directory of the server's own. Without `peers` all other members of the
-        roster are let in, else these. tokens: of this party, where copied folders are to be noticed.
+        """Listen at tcp://HOST:PORT or ipc://PATH, where PORT and PATH may be `*`: `.address` then has the system's
+        choice. Without `limits` a send does not wait for room. A PATH stays when the endpoint is closed, and is taken
+        over without asking: keep it in a directory of the server's own. peers: admitted members; None: all others of
+        the roster. tokens: of this party, to detect copied folders.
 
-        Raises AddressError for an address not valid or in use, EndpointError for other keys than the roster's.
-        """
+        Raises AddressError for an invalid or used address, EndpointError for other keys than the roster's."""
         own = roster.member(keys.name)
         if (keys.curve_public, keys.signing_public) != (own.curve_public, own.signing_public):
             raise EndpointError(
@@ -332,7 +327,7 @@ class ServerEndpoint(Endpoint):
         if peers is None:
             peers = [member.name for member in roster.members if member.name != keys.name]
         endpoint = cls(address, keys, roster, limits or _LIMITS, peers, tokens)
-        # A Unix socket is its user's alone, so that nobody goes around the relay before it, which limits sources.
+        # A Unix socket belongs to its user alone, so that nobody bypasses the relay before it, which limits sources.
         former = os.umask(0o177)
         try:
             try:
@@ -342,7 +337,7 @@ class ServerEndpoint(Endpoint):
         except zmq.ZMQError as error:
             await endpoint.close()
             try:
-                # Only now: what is no name may be that of a network interface.
+                # Only now: an unknown name may be that of a network interface.
                 await resolve(address)
             except ValueError as unknown:
                 raise AddressError(str(unknown)) from error
@@ -358,8 +353,7 @@ class ServerEndpoint(Endpoint):
 
         Frames are not copied: do not change their buffers afterwards. Raises NotConnectedError when the member has no
         link, PeerStalledError when its queue stays full for `Limits.send_seconds`, LookupError for a name that is not
-        in the roster and ValueError for frames beyond the limits.
-        """
+        in the roster and ValueError for frames beyond the limits."""
         self._check_outgoing(frames)
         self._roster.member(name)
         async with self._order.setdefault(name, asyncio.Lock()):
@@ -402,7 +396,7 @@ class ServerEndpoint(Endpoint):
             return
         if routing_id not in self._links and not self._links.remains(routing_id, name):
             if self._tokens is not None and payload[0].bytes:
-                # What waited in a queue while the link was lost: its sender says it again.
+                # A message queued while the link was lost: its sender repeats it.
                 return
             descriptor = int(payload[0].get(zmq.SRCFD))
             presented = payload[1].bytes if len(payload) > 1 else b""
@@ -428,7 +422,7 @@ class ServerEndpoint(Endpoint):
             self._deliver(name, [frame.buffer for frame in payload])
 
     async def _replace(self, name: str, former: bytes, link: bytes) -> None:
-        """Say to a process that is still there that another one, with the current token, takes its place."""
+        """Inform a process that is still connected that another one, with the current token, replaces it."""
         addresses = self._addresses
         with suppress(zmq.ZMQError):
             said = Verdict.REPLACED.value + b" " + addresses[link].encode()
@@ -443,9 +437,8 @@ class ServerEndpoint(Endpoint):
     async def _is_open(self, routing_id: bytes, descriptor: int, said: bytes = b"") -> bool:
         """Whether the link that a message came from still exists.
 
-        The message may be the remains of a link that ended before it was read, and whose descriptor another link has by
-        now. So the greeting is answered: ZeroMQ knows whether that link is there.
-        """
+        The message may remain from a link that ended before it was read, and whose descriptor another link has by now.
+        So the greeting is answered: ZeroMQ knows whether that link exists."""
         if descriptor not in self._open:
             return False
         try:

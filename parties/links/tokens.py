@@ -1,16 +1,16 @@
-"""Tokens by which a copied folder of a party is noticed.
+"""Tokens that detect a copied folder of a party.
 
-Whoever has a key is admitted, and so is a copy of the folder that the key is in: a clone of a machine, an old backup, a
-stolen disk. So a client that starts presents the token of its last start, and a fresh one in its place; the server
-keeps the fresh one. Of two folders with one key only that which started last has the token that the server knows. Both
-sides count the starts. A client that presents an older token is a copy; a server to which a client presents a newer
-one than it knows is a copy itself.
+A key admits its holder, and also a copy of the folder with the key: a clone of a machine, an old backup, a stolen disk.
+So a starting client presents the token of its last start, and a fresh one to replace it; the server keeps the fresh
+one. Of two folders with one key only the one that started last has the token that the server knows. Both sides count
+the starts. A client that presents an older token is a copy; a server to which a client presents a newer one than it
+knows is a copy itself.
 
-Either side has its tokens in a JSON file, by the names of its peers. It is on the disk before the other side sees a
-token. An owner who has made sure that there is one folder takes the peer out of the file, or removes it.
+Either side has its tokens in a JSON file, by the names of its peers. It is written before the other side sees a token.
+An owner who has verified that there is one folder removes the peer from the file, or the file itself.
 
 The file of a client also counts the lines of its journal. So a journal that was restored alone is shorter than this
-file says, and a folder that was restored whole has an old token.
+file states, and a folder that was restored whole has an old token.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ _PRESENTED: Final = struct.Struct(f"<Q{TOKEN_BYTES}s{TOKEN_BYTES}s")
 
 
 class TokenFileError(OSError):
-    """Tokens cannot be read or written; the message names the file and what to do."""
+    """Tokens cannot be read or written; the message names the file and the remedy."""
 
 
 class Verdict(Enum):
-    """What the server finds of a token. The values are those of the wire."""
+    """The server's verdict on a token. The values are those of the wire."""
 
     CURRENT = b""
     COPY = b"copy"
     """The client started elsewhere since: its folder is a copy, or a backup."""
     OLD_SERVER = b"old"
-    """The client was at another server of this key since: the server's own folder is."""
+    """The client was at another server of this key since: the server's own folder is a copy."""
     REPLACED = b"replaced"
-    """Of a link that was in use: a process with the current token has taken its place."""
+    """Sent to a link in use: a process with the current token has replaced it."""
 
 
 class _Token(msgspec.Struct):
     signing: str
-    """The peer's public key. Another one begins anew, but of a server with new keys: it goes on with its own tokens."""
+    """The peer's public key. Another key starts a new history, except a server's new keys: a client keeps its
+    tokens."""
     count: int = 0
-    """Starts that both sides know of."""
+    """Starts known to both sides."""
     token: bytes = _NONE
     fresh: bytes = _NONE
     """Presented by a client with the next start, and not yet accepted."""
@@ -66,17 +67,17 @@ class _Token(msgspec.Struct):
 class _Kept(msgspec.Struct, omit_defaults=True):
     peers: dict[str, _Token] = {}
     journal: int = 0
-    """Lines that a client's journal has at least."""
+    """Least number of lines in a client's journal."""
 
 
 class TokenFile:
-    """The tokens of one party. probe: what a client presents is not spent, as by who only looks whether it would be let
-    in. Raises TokenFileError."""
+    """The tokens of one party. probe: presented tokens are not consumed, for a check whether this party would be
+    admitted. Raises TokenFileError."""
 
     def __init__(self, path: Path, files: FileSystem = FILES, *, probe: bool = False) -> None:
         self._path = path
         self._probe = probe
-        # The journal is written by another thread than that which hears the peers.
+        # The journal is written by another thread than the one that serves peers.
         self._turn = threading.Lock()
         self._files = files
         try:
@@ -87,7 +88,7 @@ class TokenFile:
             raise TokenFileError(f"{path} cannot be read ({error}): make it accessible, or restore it") from None
 
     def present(self, server: Member) -> bytes:
-        """What a client's greeting presents to its server."""
+        """The token of a client's greeting to its server."""
         own = self._of(server, server.previous)
         if self._probe and own.fresh == _NONE:
             return _PRESENTED.pack(own.count, own.token, own.token)
@@ -97,7 +98,7 @@ class TokenFile:
         return _PRESENTED.pack(own.count, own.token, own.fresh)
 
     def accepted(self, server: Member) -> bytes:
-        """The server has accepted what was presented last; returns what further links of this process present."""
+        """Record that the server accepted the last token; returns the token for further links of this process."""
         own = self._of(server, server.previous)
         if own.fresh != _NONE and not self._probe:
             own.count, own.token, own.fresh = own.count + 1, own.fresh, _NONE
@@ -109,10 +110,10 @@ class TokenFile:
         return self._of(server, server.previous).count > 0
 
     def judge(self, client: Member, presented: bytes) -> Verdict:
-        """Judge what a client's greeting presents, and keep its fresh token."""
+        """Judge the token of a client's greeting, and keep its fresh token."""
         known = self._of(client)
         if len(presented) != _PRESENTED.size:
-            # It shows no token: nothing was ever agreed on with it, or it is another program with its key.
+            # It shows no token: none was ever agreed on with it, or it is another program with its key.
             return Verdict.COPY if known.count else Verdict.CURRENT
         count, token, fresh = _PRESENTED.unpack(presented)
         if compare_digest(fresh, known.token):
@@ -134,17 +135,17 @@ class TokenFile:
 
     @property
     def journal(self) -> int:
-        """Lines that the journal of this client has at least."""
+        """Least number of lines in this client's journal."""
         return self._kept.journal
 
     def journal_written(self, lines: int) -> None:
-        """So many lines of the journal are on the disk."""
+        """Record that so many lines of the journal are on disk."""
         if lines > self._kept.journal:
             self._kept.journal = lines
             self._save()
 
     def _of(self, peer: Member, earlier: Collection[bytes] = ()) -> _Token:
-        """The token that is shared with this peer. earlier: keys that it had, and whose token it has still."""
+        """The token shared with this peer. earlier: its former keys, whose token it keeps."""
         signing = encode_key(peer.signing_public)
         found = self._kept.peers.get(peer.name)
         if found is None or found.signing not in {signing, *map(encode_key, earlier)}:

@@ -1,6 +1,6 @@
 """The client process: the client's machine on a ZeroMQ link, with the work on its task beside it.
 
-`Journal` outputs are on the disk before any later output leaves; a disk that takes none ends the client.
+`Journal` outputs are written to disk before any later output is sent; a failing disk ends the client.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from tacit.protocol.sum.policy import Policy
 from tacit.protocol.sum.states import SumLabel
 
 CANNOT_TRAIN: Final = "it cannot train; its own log says why"
-"""What the server is told. The reason may hold numbers of samples or losses, which leave in the secure sum only."""
+"""Reason sent to the server. The true reason may contain numbers of samples or losses, which leave in the secure sum
+only."""
 OTHER_CLASSES: Final = "its images have other classes than the task"
 CRAFTED: Final = "its tripwire refuses the model; its own log says why"
 _TOLD: Final[dict[type[Exception], str]] = {OtherClassesError: OTHER_CLASSES, CraftedModelError: CRAFTED}
@@ -66,27 +67,26 @@ class ClientSettings:
     patience: float
     grace: float
     connect_seconds: float | None = None
-    """How long to try to reach the server; None: as long as its patience."""
+    """Seconds to try to reach the server; None: as long as its patience."""
     tokens: TokenFile | None = None
-    """By which a copy of its folder is noticed; None: by nothing."""
+    """Tokens that detect copies of its folder; None: no detection."""
     spending: SpendingFile | None = None
-    """Where it keeps what others state of their spending; None: nowhere."""
+    """File of other clients' statements of their spending; None: not kept."""
     spent: float | None = None
-    """What its owner states of its own spending, in the unit of Policy.cost; None: nothing."""
+    """The owner's statement of its own spending, in the unit of Policy.cost; None: nothing."""
     fixed: Path | None = None
-    """Where the fixed part of the model is kept for later sessions; None: nowhere."""
+    """File of the model's fixed tensors for later sessions; None: not kept."""
     accepted_groups: str = ""
-    """The fingerprint of a roster in which it may be in another group than before."""
+    """Fingerprint of a roster in which it may change its group."""
     keep_roster: Callable[[Roster], None] = lambda roster: None
-    """Called with every later version of the roster that it takes up, before the session is over."""
+    """Called with every later version of the roster that it adopts, before the session is over."""
 
 
 class ClientParty(Shell[TrainingClient, ClientEndpoint]):
-    """Runs one client until its session ends, and has its journal until then. JournalError if another one has it.
+    """Run one client until its session ends, and hold its journal until then. JournalError if another process holds it.
 
-    tasks: its sides of what the server may ask for, by the scheme of the configuration; make_machine: what the machine
-    is made by, where a simulation wants another one.
-    """
+    tasks: its sides of the server's tasks, by the scheme of the configuration; make_machine: factory of the machine,
+    which a simulation may replace."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self._settings = settings
         self._tasks = tasks
         self._task = ClientTask()
-        """That of the configuration that was accepted last."""
+        """Task of the last accepted configuration."""
         self._then: _Then
-        """For the work that was begun last."""
+        """Callback for the last begun work."""
         self._obstacle = ""
-        """Why it gave up; for this side only."""
+        """Reason why it gave up; for this side only."""
         self._refusal = ""
-        """Why it refused its last round by its policy."""
+        """Reason of its policy to refuse the last round."""
         self._linked = False
 
     async def run(self) -> Ended:
@@ -142,7 +142,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                     ended = await self._serve(endpoint)
                 except asyncio.CancelledError:
                     if self._linked and self._ended is None:
-                        # Else the message would be waited for, and nobody would hear it.
+                        # Otherwise the message would be awaited, and nobody would receive it.
                         await self._perform(
                             endpoint, self._machine.give_up(STOPPED, self._event_log.now(), code=Code.LEFT)
                         )
@@ -151,7 +151,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                     self._event_log.copy_found(error, settings.keys.name)
                     raise
                 if ended.code in (None, Code.ROSTER) and (last := self._runner.present) is not None:
-                    # The last model may still be at work.
+                    # Work on the last model may still be running.
                     await asyncio.wait([last])
                     self._take_work(last)
                 if ended.code is None:
@@ -161,7 +161,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             await self._runner.close()
         self._event_log.close(self._machine.traffic)
         if ended.code is Code.LEFT and endpoint.refusal is not None:
-            # Said by nobody who has shown a key, but most likely the reason.
+            # Not authenticated by any key, but most likely the reason.
             return replace(ended, detail=f"{ended.detail}: {endpoint.refusal}")
         if ended.code is None and (failure := self._task.failure):
             return Ended(Code.LOCAL, failure)
@@ -201,7 +201,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:
         if isinstance(output, Transmit):
             if self._task.unsaved:
-                # On the disk before anything that depends on it leaves.
+                # Written to disk before any output that depends on it.
                 await asyncio.to_thread(self._task.save)
             await endpoint.send(output.frames)
         elif isinstance(output, Journal):
@@ -248,7 +248,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._runner.drop()
 
     def _look_for(self, announced: Blob) -> None:
-        """Use the fixed part of the model that an earlier session has left, if it is the announced one."""
+        """Use the fixed tensors left by an earlier session, if they are the announced ones."""
         path = self._settings.fixed
         if path is None or not announced.size:
             return

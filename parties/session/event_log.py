@@ -4,9 +4,9 @@ Every line is written at once and in whole, so that a killed party leaves at mos
 reader skips it, and the next start of the party removes it. Only plain JSON values are accepted: keys, shares and
 arrays are bytes or objects, so that none can slip in by mistake. Control characters in text of peers are escaped here.
 
-The log alone receives the times of single messages, which align the clocks of two hosts afterwards. Of messages of one
-type and round that follow each other, both ends note the first. A time of sending is taken before the message leaves,
-one of receipt after it came: the time between them is never shorter than the time in transit.
+Only the log receives the times of single messages, which later align the clocks of two hosts. Of consecutive messages
+of one type and round, both ends record the first. A time of sending is taken before the message leaves, one of receipt
+after it arrived: the time between them is never shorter than the time in transit.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from tacit.protocol.session.events import RoundStarted
 from tacit.protocol.sum.states import Phase
 
 MOST_NOTES = 16
-"""Notes of one peer and direction between two times that they are taken; a member's chatter fills no log."""
+"""Recorded times per peer and direction between two reports; a peer's chatter cannot fill the log."""
 SESSION_DIGITS = 8
-"""Of the session in hexadecimal: enough to tell those of one log apart."""
+"""Hexadecimal digits of the session: enough to distinguish those of one log."""
 
 Direction = Literal["sent", "received"]
 
@@ -58,8 +58,8 @@ class MessageTimes:
         self._notes: dict[tuple[Direction, str], list[tuple[str, str, int, int, float]]] = {}
 
     def note(self, direction: Direction, peer: str, frames: Sequence[Frame]) -> None:
-        """A message leaves now, or has come. Of one that cannot be read nothing is noted, and of what bears no session:
-        a Hello, of which there may be several alike."""
+        """Record that a message leaves now, or has arrived. Unreadable messages are skipped, and so are those without a
+        session: a Hello, of which there may be several alike."""
         try:
             envelope = decode_structure(frames[0], Envelope, limit=ENVELOPE_LIMIT)
         except (RemoteProtocolError, IndexError):
@@ -74,7 +74,7 @@ class MessageTimes:
             notes.append((peer, session, envelope.round, envelope.sequence, time.time()))
 
     def take(self) -> dict[Direction, list[tuple[str, str, int, int, float]]]:
-        """All notes by direction, each as peer, session, round, sequence number, time; they are forgotten here."""
+        """Return and clear all records by direction, each as peer, session, round, sequence number, time."""
         notes, self._notes = self._notes, {}
         taken: dict[Direction, list[tuple[str, str, int, int, float]]] = {}
         for (direction, _), listed in notes.items():
@@ -96,7 +96,7 @@ class EventFile:
         self._path = path
         self._party = party
         try:
-            # Unbuffered: what could not be written must not come out later, behind other lines.
+            # Unbuffered: a failed write must not appear later, behind other lines.
             self._file = path.open("ab", buffering=0)
             if path.is_file():
                 remove_incomplete_line(path)
@@ -106,9 +106,8 @@ class EventFile:
     def write(self, event: EventT) -> EventT:
         """Append an event, and return it as written: with time and party, and control characters escaped.
 
-        EventLogError when a value is not plain, by its type and never by its content, or when the file cannot take the
-        line.
-        """
+        EventLogError for a value that is not plain, which names its type and never its content, or if the write
+        fails."""
         event = self.stamped(event)
         line = msgspec.json.encode(event) + b"\n"
         try:
@@ -144,12 +143,11 @@ class EventFile:
 
 
 def read(path: Path, on_foreign: Callable[[int, str], object] | None = None) -> Iterator[Event]:
-    """The events of a log, oldest first, without an incomplete last line.
+    """Yield the events of a log, oldest first, without an incomplete last line.
 
     on_foreign: called with number and fault of a complete line that is no event of this party; the log ends before it.
-    Without this, EventLogError names file and line; it is raised, too, when the file cannot be read, or another version
-    wrote it.
-    """
+    Without it, EventLogError names file and line. EventLogError also if the file cannot be read, or another version
+    wrote it."""
     party, decoder = None, event_decoder()
     try:
         with path.open("rb") as file:
@@ -191,8 +189,8 @@ def declared_events(kind: type[Event] = Event) -> Iterator[type[Event]]:
 
 
 def _other_version(path: Path) -> str:
-    """Which version wrote a log whose first line this one does not know; "" if it is no log. Until 0.2 an event named
-    "provenance", of the server alone, said it."""
+    """Return the version that wrote a log whose first line this one does not know; "" if it is no log. Until 0.2 the
+    server's event "provenance" stated it."""
     version = ""
     for line in path.read_bytes().splitlines():
         try:
@@ -214,7 +212,7 @@ class _NotPlainError(Exception):
 
 
 def _plain(value: Any) -> Any:
-    """The value with control characters escaped. _NotPlainError for what is not plain JSON."""
+    """The value with control characters escaped. _NotPlainError for a value that is not plain JSON."""
     if isinstance(value, Enum) or value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):
@@ -242,10 +240,9 @@ def _plain(value: Any) -> Any:
 
 
 def remove_incomplete_line(path: Path, files: FileSystem = FILES) -> bytes:
-    """Cut off what a killed writer left behind its last complete line; returns what is left.
+    """Remove an incomplete line that a killed writer left at the end; returns it.
 
-    FileNotFoundError if there is no such file.
-    """
+    FileNotFoundError if there is no such file."""
     content = files.read(path)
     complete = content[: content.rfind(b"\n") + 1]
     if complete != content:
@@ -256,14 +253,14 @@ def remove_incomplete_line(path: Path, files: FileSystem = FILES) -> bytes:
 Tell = Callable[[Event], None]
 """Receives every event of a party, for a live view; must return at once."""
 REPEAT_SECONDS: Final = 10.0
-"""How often each kind of repeating event is written for one peer."""
+"""Interval at which each kind of repeating event is written for one peer."""
 
 
 @dataclass
 class _Repeats:
     written: dict[type[Repeating], float] = field(default_factory=dict)
     waiting: dict[type[Repeating], tuple[int, Repeating]] = field(default_factory=dict)
-    """How many were not, and the last one, in the order in which these happened."""
+    """Number of events held back, and the last one, in order."""
 
     def due(self, *kinds: type[Repeating]) -> float:
         return max((self.written[kind] + REPEAT_SECONDS for kind in kinds if kind in self.written), default=0.0)
@@ -272,15 +269,13 @@ class _Repeats:
 class EventLog:
     """Events of one party: written to its file, and passed on to a live view.
 
-    A repeating event of one peer is written and passed on at most once in ten seconds. When that time is over the last
-    one of those held back follows, with the number of the others (`omitted`), so that the log ends with the present
-    state.
-    """
+    A repeating event of one peer is written and passed on at most once in ten seconds. After that time the last one
+    held back follows, with the number of the others (`omitted`), so that the log ends with the present state."""
 
     def __init__(self, log: EventFile, tell: Tell) -> None:
         self.outside = False
-        """Whether this session is not part of the run, but sums statistics before it: its phases and bytes count as
-        those of round 0, and of its rounds and its end only failures are logged."""
+        """Whether this session sums statistics before the run: its phases and bytes count as those of round 0, and only
+        failures of its rounds and its end are logged."""
         self._log = log
         self._tell = tell
         self._place = (0, Phase.SESSION)
@@ -292,7 +287,7 @@ class EventLog:
 
     @staticmethod
     def now() -> float:
-        """Seconds of a clock that never goes back."""
+        """Seconds of a monotonic clock."""
         return time.monotonic()
 
     def write(self, event: Event) -> None:
@@ -304,7 +299,7 @@ class EventLog:
             self._tell(self._log.write(event))
 
     def _is_first(self, event: Repeating) -> bool:
-        """Whether a repeating event is to be written now; else it is kept."""
+        """Return whether to write a repeating event now; else hold it back."""
         repeats, now, kind = self._repeats.setdefault(event.about, _Repeats()), self.now(), type(event)
         if not repeats.waiting and now >= repeats.due(kind):
             repeats.written[kind] = now
@@ -314,7 +309,7 @@ class EventLog:
         return False
 
     def catch_up(self, *, at_once: bool = False) -> None:
-        """Write the repeating events whose time has come. All of a peer are written together, in their order."""
+        """Write the repeating events that are due. All of a peer are written together, in their order."""
         now = self.now()
         if now < self._caught_up + 1.0 and not at_once:
             return
@@ -346,16 +341,16 @@ class EventLog:
             self.write(kind(peer=event.peer))
 
     def copy_found(self, error: CopyError, own: str) -> None:
-        """Log how this party, of this name, was refused as a copy, or has found its peer to be one."""
+        """Log that this party, of this name, was refused as a copy, or has detected its peer as one."""
         found = CopyDetected(peer=error.server or own, detail=str(error), address=error.address, other=error.other)
         self.write(found)
 
     def passed(self, direction: Direction, peer: str, frames: Sequence[Frame]) -> None:
-        """Note that a message is about to leave, or has come."""
+        """Record that a message is about to leave, or has arrived."""
         self._messages.note(direction, peer, frames)
 
     def follow(self, round: int, phase: Phase, traffic: Traffic) -> None:
-        """Note where the party is; on a change, report the phase that ended and what was moved meanwhile."""
+        """Record the party's phase; on a change, report the phase that ended and its traffic."""
         round = 0 if self.outside else round
         if (round, phase) == self._place:
             return
@@ -366,7 +361,7 @@ class EventLog:
         self._report(traffic)
 
     def close(self, traffic: Traffic) -> None:
-        """Report what is left to report; the last thing a party says."""
+        """Write all remaining reports, as the last output of a party."""
         self.catch_up(at_once=True)
         self.follow(0, Phase.SESSION, traffic)
         self._report(traffic)

@@ -1,4 +1,4 @@
-"""Events of a federation's processes: what the shells log beside the events of their machines."""
+"""Events of a federation's processes, logged beside the events of their machines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tacit.protocol.sum.states import Phase
 
 
 class Repeating(Event, frozen=True, kw_only=True):
-    """An event that a peer can cause as often as it likes; it is logged once in ten seconds for each peer."""
+    """An event that a peer can cause at any rate; it is logged once in ten seconds for each peer."""
 
     omitted: int = 0
-    """How many of the same peer were not logged before this one."""
+    """Events of the same peer that were not logged before this one."""
 
     @property
     def about(self) -> str:
@@ -24,7 +24,7 @@ class Repeating(Event, frozen=True, kw_only=True):
 
 
 class LinkOpened(Repeating, frozen=True, kw_only=True):
-    """The link to a peer is there."""
+    """The link to a peer was opened."""
 
     peer: str
 
@@ -96,12 +96,12 @@ class CopyDetected(Event, frozen=True, kw_only=True):
     LEVEL: ClassVar[Level] = "warning"
 
     peer: str
-    """Whose folder it is."""
+    """Party whose folder was copied."""
     detail: str
     address: str
-    """Host address of the link that this is about; empty where unknown."""
+    """Host address of the reporting link; empty if unknown."""
     other: str
-    """That of the other process."""
+    """Host address of the other process."""
 
     @property
     def text(self) -> str:
@@ -110,7 +110,7 @@ class CopyDetected(Event, frozen=True, kw_only=True):
 
 
 class InputNoted(Event, frozen=True, kw_only=True):
-    """A reader of images or weights skipped something, or met what looks like a mistake."""
+    """A reader of images or weights skipped something, or found a likely mistake."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -122,7 +122,7 @@ class InputNoted(Event, frozen=True, kw_only=True):
 
 
 class PhaseEnded(Event, frozen=True, kw_only=True):
-    """The party went on to its next phase."""
+    """The party entered its next phase."""
 
     LEVEL: ClassVar[Level] = "debug"
 
@@ -133,7 +133,7 @@ class PhaseEnded(Event, frozen=True, kw_only=True):
 
 
 class TrafficCounted(Event, frozen=True, kw_only=True):
-    """Payload bytes of a phase since they were counted last."""
+    """Payload bytes of a phase since the previous count."""
 
     LEVEL: ClassVar[Level] = "debug"
 
@@ -144,7 +144,7 @@ class TrafficCounted(Event, frozen=True, kw_only=True):
 
 
 class MessagesTimed(Event, frozen=True, kw_only=True):
-    """When single messages left and came, by which clocks are aligned: peer, session, round, number, time."""
+    """Times of sent and received messages, for clock alignment: peer, session, round, number, time."""
 
     LEVEL: ClassVar[Level] = "debug"
 
@@ -153,7 +153,7 @@ class MessagesTimed(Event, frozen=True, kw_only=True):
 
 
 class WorkMeasured(Event, frozen=True, kw_only=True):
-    """Seconds of computing of the protocol in this session, by kind of work."""
+    """Seconds of protocol computation in this session, by kind of work."""
 
     LEVEL: ClassVar[Level] = "debug"
 
@@ -166,7 +166,7 @@ class HeartbeatSent(Event, frozen=True, kw_only=True):
     LEVEL: ClassVar[Level] = "debug"
 
     done: float = 0.0
-    """Share of its present work that is done, 0 to 1."""
+    """Completed share of its present work, 0 to 1."""
 
 
 class WaitingChanged(Event, frozen=True, kw_only=True):
@@ -182,9 +182,9 @@ class ListeningStarted(Event, frozen=True, kw_only=True):
 
     address: str
     session: str = ""
-    """Its session in hexadecimal, where it has one."""
+    """Its session in hexadecimal, if it has one."""
     service: Literal["", "sums"] = ""
-    """Which of several services of a party it is."""
+    """Service of a party that has several."""
 
     @property
     def text(self) -> str:
@@ -192,7 +192,7 @@ class ListeningStarted(Event, frozen=True, kw_only=True):
 
 
 class ConnectionFailed(Event, frozen=True, kw_only=True):
-    """A peer was not reached; the party tries again."""
+    """A peer was not reached; the party retries."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -205,7 +205,7 @@ class ConnectionFailed(Event, frozen=True, kw_only=True):
 
 
 class RetryScheduled(Event, frozen=True, kw_only=True):
-    """A client that stays joins the next session."""
+    """A client with `--stay` joins the next session."""
 
     seconds: float
 
@@ -215,7 +215,7 @@ class RetryScheduled(Event, frozen=True, kw_only=True):
 
 
 class ConfigurationProposed(Event, frozen=True, kw_only=True):
-    """A session began, in which the server proposes this."""
+    """A session began with this configuration, which the server proposes."""
 
     parameters: int
     ring_bits: int
@@ -227,18 +227,18 @@ class ConfigurationProposed(Event, frozen=True, kw_only=True):
     cohort: int
     """Most clients of a round."""
     rounds: int = 0
-    """Number of the last round that is planned; 0 where that is not known."""
+    """Number of the last planned round; 0 if unknown."""
     threshold: int
     neighbours: int
     configuration_hash: str
     clients: int | None = None
     """Clients that take part."""
     evaluates: Literal["images", "sums"] = "sums"
-    """By what the server knows the model's accuracy: test images, or the clients' sums."""
+    """Source of the model's accuracy: the server's test images, or the clients' sums."""
 
 
 class SpendingLearned(Event, frozen=True, kw_only=True):
-    """This client's journal did not know what was spent of its privacy budget: its owner says so, or others know."""
+    """This client's journal lacked privacy spending that its owner or other parties stated."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -260,7 +260,7 @@ class ConfigurationAccepted(Event, frozen=True, kw_only=True):
     mode: str
     session: str
     fixed_part: str
-    """Digest of the tensors that are not trained, in hexadecimal; empty without any."""
+    """Digest of the fixed tensors, in hexadecimal; empty without any."""
 
     @property
     def text(self) -> str:
@@ -278,7 +278,7 @@ class Dropout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
-    """The model after `round` on the images that clients hold out, by their sum."""
+    """Metrics of the model after `round` on the clients' held-out images, by their sum."""
 
     round: int
     images: int
@@ -287,7 +287,7 @@ class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundEnded(Event, frozen=True, kw_only=True):
-    """A round is over at the server, and its sum is applied if there is one. Rates in [0, 1], losses in nats."""
+    """A round ended at the server, and its sum, if any, was applied. Rates in [0, 1], losses in nats."""
 
     round: int
     status: Literal["completed", "aborted"]
@@ -296,9 +296,9 @@ class RoundEnded(Event, frozen=True, kw_only=True):
     culprit: str | None
     cohort: list[str]
     absent: dict[str, str]
-    """Clients that could not take part, and why."""
+    """Clients that could not take part, with the reasons."""
     repeated: bool
-    """Whether it is held again, and does not count."""
+    """Whether the round is repeated, and does not count."""
     survivors: list[str]
     dropped: list[Dropout]
     seconds: float
@@ -309,7 +309,7 @@ class RoundEnded(Event, frozen=True, kw_only=True):
     """Clipped coordinates of all updates."""
     held_out: HeldOut | None = None
     metrics: dict[str, float] = msgspec.field(default_factory=dict)
-    """Means of what training steps of one's own returned."""
+    """Means of metrics returned by custom training steps."""
     accuracy: float | None = None
     balanced_accuracy: float | None = None
     loss: float | None = None
@@ -319,7 +319,7 @@ class RoundEnded(Event, frozen=True, kw_only=True):
         return f"round {self.round} {self.outcome(len(self.cohort))}"
 
     def outcome(self, clients: int) -> str:
-        """How it ended, in one phrase; clients: most of a round."""
+        """Outcome in one phrase; clients: most of a round."""
         if self.status != "completed":
             return f"aborted after {self.seconds:.1f} s: {self.detail}"
         said = f"completed by {len(self.survivors)} of {clients} clients"
@@ -333,7 +333,7 @@ class RoundEnded(Event, frozen=True, kw_only=True):
 
 
 class StatisticsSummed(Event, frozen=True, kw_only=True):
-    """A round of the sum of pixel statistics is over at the server; mean and deviation by channel."""
+    """A round of the sum of pixel statistics ended at the server; mean and deviation by channel."""
 
     status: Literal["completed", "aborted"]
     code: str | None
@@ -362,7 +362,7 @@ class StatisticsContributed(Event, frozen=True, kw_only=True):
 
 
 class ClientRoundEnded(Event, frozen=True, kw_only=True):
-    """A round is over at this client."""
+    """A round ended at this client."""
 
     round: int
     code: str | None
@@ -374,7 +374,7 @@ class ClientRoundEnded(Event, frozen=True, kw_only=True):
 
 
 class SessionEnded(Event, frozen=True, kw_only=True):
-    """The session is over for this party."""
+    """The session ended for this party."""
 
     code: str | None
     detail: str
@@ -397,7 +397,7 @@ class ShutdownIncomplete(Event, frozen=True, kw_only=True):
 
 
 class TrainingFailed(Event, frozen=True, kw_only=True):
-    """This client cannot train; the reason stays here."""
+    """This client cannot train; the reason is not sent to the server."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -409,7 +409,7 @@ class TrainingFailed(Event, frozen=True, kw_only=True):
 
 
 class UpdateComputed(Event, frozen=True, kw_only=True):
-    """This client has computed its update."""
+    """This client computed its update."""
 
     LEVEL: ClassVar[Level] = "debug"
 
@@ -420,7 +420,7 @@ class UpdateComputed(Event, frozen=True, kw_only=True):
     """Layers that it kept back."""
     training_seconds: float
     choosing_seconds: float
-    """Time to choose what is contributed."""
+    """Seconds spent choosing the contributed layers or coordinates."""
     uncounted: int
     """Samples beyond the largest weight."""
 
@@ -449,7 +449,7 @@ class ModelEvaluated(Event, frozen=True, kw_only=True):
 
 
 class StateRestored(Event, frozen=True, kw_only=True):
-    """This client goes on with the state that it persisted after this round."""
+    """This client resumes from the state that it persisted after this round."""
 
     LEVEL: ClassVar[Level] = "debug"
 
@@ -457,7 +457,7 @@ class StateRestored(Event, frozen=True, kw_only=True):
 
 
 class RosterUpdated(Event, frozen=True, kw_only=True):
-    """The party takes up a later version of the roster."""
+    """The party adopted a later version of the roster."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -469,11 +469,11 @@ class RosterUpdated(Event, frozen=True, kw_only=True):
     rotated: list[str]
     regrouped: list[str]
     operator: str = ""
-    """First 16 hexadecimal digits of a key that takes the operator's place, else empty."""
+    """First 16 hexadecimal digits of a key that replaces the operator's, else empty."""
 
     @classmethod
     def between(cls, former: Roster, roster: Roster, changes: Difference) -> RosterUpdated:
-        """Describe what sets two versions apart."""
+        """Describe the difference between two versions."""
         return cls(
             former=former.version,
             version=roster.version,
@@ -503,7 +503,7 @@ class RosterUpdated(Event, frozen=True, kw_only=True):
 
 
 class RosterRefused(Event, frozen=True, kw_only=True):
-    """A later version of the roster is there, and the server cannot use it."""
+    """The roster file has a later version that the server cannot use."""
 
     LEVEL: ClassVar[Level] = "warning"
 

@@ -1,7 +1,7 @@
 """The journal of a client's group and rounds.
 
-It is JSON lines, appended and synchronised one by one; each entry is on disk before anything of it leaves. No
-secret is in it. One process has it from `open` on until `close`, or its death: two of the same client would enter the
+It is JSON lines, appended and synchronised one by one; each entry is on disk before any message that depends on it. It
+contains no secret. One process holds it from `open` until `close` or its death: two of the same client would enter the
 same rounds.
 """
 
@@ -23,24 +23,24 @@ _DECODER: Final = msgspec.json.Decoder(JournalLine)
 
 
 class JournalError(Exception):
-    """The journal cannot be read or written; the message names the file and what to do."""
+    """The journal cannot be read or written; the message names the file and the remedy."""
 
 
 class JournalFile:
     """The journal of one client in one file; a missing file is an empty journal."""
 
     def __init__(self, path: Path, files: FileSystem = FILES, *, tokens: TokenFile | None = None) -> None:
-        """tokens: of the party, which know how long its journal is; None: nobody does."""
+        """tokens: of the party, which record the journal's length; None: not recorded."""
         self._path = path
         self._tokens = tokens
         self._lines = 0
         self._files = files
         self._named = False
-        """Whether the name of the file is on the disk for sure."""
+        """Whether the directory entry of the file is known to be durable."""
         self._release: Callable[[], None] | None = None
 
     def open(self, client: str) -> list[JournalLine]:
-        """Every line, of a journal that no other process may open until this one closes it. client: whose it is."""
+        """Read every line, and lock the journal until it is closed. client: its owner."""
         try:
             self._release = self._files.lock(self._path)
         except BlockingIOError as error:
@@ -50,13 +50,13 @@ class JournalFile:
         return self.read()
 
     def close(self) -> None:
-        """Let others have it. Closing twice is harmless."""
+        """Release the lock. Closing twice is harmless."""
         if self._release is not None:
             release, self._release = self._release, None
             release()
 
     def read(self) -> list[JournalLine]:
-        """Every line. A line cut off by a crash was never relied on, and is skipped."""
+        """Read every line. A line truncated by a crash was never relied on, and is skipped."""
         try:
             lines = remove_incomplete_line(self._path, self._files).splitlines()
             entries = [_DECODER.decode(line) for line in lines]
@@ -79,8 +79,8 @@ class JournalFile:
             self._files.synchronise(self._path)
             self._lines += 1
             if not self._named:
-                # Without this a failure of power may take a new file away, although its content is on the disk; new it
-                # may be even where it is not empty, if the process that made it was killed here.
+                # Without this a power failure may remove a new file, although its content is on disk. Even a non-empty
+                # file may be new, if the process that created it was killed here.
                 self._files.synchronise(self._path.parent)
                 self._named = True
         except OSError as error:

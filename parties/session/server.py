@@ -1,6 +1,6 @@
 """The server process: the training server machine on a ZeroMQ socket, and the global model.
 
-Applying a sum and evaluating the model take long and are done in a thread, so that clients are still heard.
+Applying a sum and evaluating the model take long and run in a thread, so that clients are still served.
 """
 
 from __future__ import annotations
@@ -55,31 +55,31 @@ class ServerSettings:
     join_seconds: float
     grace: float
     tokens: TokenFile | None = None
-    """By which copies of folders, of clients or its own, are noticed; None: by nothing."""
+    """Tokens that detect copied folders, of clients or its own; None: no detection."""
     spending: SpendingFile | None = None
-    """Where it keeps what clients state of their spending; None: nowhere."""
+    """File of clients' statements of their spending; None: not kept."""
     enough_seconds: float | None = None
-    """How long to gather before as few as a round takes are enough; None: as long as join_seconds."""
+    """Seconds to gather before the minimum of clients suffices; None: as long as join_seconds."""
     participants: int | None = None
-    """Clients that take part, of whom every round draws a cohort; None: as many as a cohort has at most."""
+    """Participating clients, from which every round samples a cohort; None: as many as a cohort has at most."""
     sampling: bytes = b""
-    """Seed of these draws; empty: from the operating system's randomness."""
+    """Seed of client sampling; empty: the operating system's randomness."""
     resized: Callable[[Roster], tuple[Configuration, int]] | None = None
-    """The configuration, and how many clients take part, with another roster; None: the same as with this one."""
+    """The configuration and the number of participants for another roster; None: unchanged."""
     regather_seconds: float = 0.0
-    """How long to gather again once rounds have begun and too few clients are left; 0: as long as it takes."""
+    """Seconds to gather again once rounds have begun and too few clients are left; 0: no limit."""
     repeats: bool = False
-    """Whether a round that lost its clients is held again, under the next number, and does not count."""
+    """Whether a round that lost its clients is repeated, under the next number, and does not count."""
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
-    """A later version of this roster, if there is one; asked between rounds, and from time to time before the first."""
+    """Return a later version of this roster, if any; called between rounds, and periodically before the first."""
     missing: Callable[[], Mapping[str, str]] = dict
-    """Clients that will not come, and why, where somebody knows, or ""; asked from time to time before the first
+    """Return clients that will not come, with the reason or "" if unknown; called periodically before the first
     round."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A model on test images, or on those of the clients; None where that is not known."""
+    """Metrics of a model on test images, or on those of the clients; None if unknown."""
 
     accuracy: float | None = None
     balanced_accuracy: float | None = None
@@ -90,18 +90,17 @@ OnRound = Callable[[RoundDone, Total | None], Evaluation]
 
 MANY_CLIENTS: Final = 100
 WAITING_SECONDS: Final = 0.1
-"""Least time between two mentions of who is waited for, where these are many: of a thousand clients every message
-changes that, and each mention names them all."""
+"""Least seconds between two reports of stragglers: with a thousand clients every message changes the list, and each
+report names them all."""
 
 
 class ServerParty(Shell[TrainingServer, ServerEndpoint]):
-    """Runs the rounds of one session.
+    """Run the rounds of one session.
 
     on_round: called in a thread after every round with its sums, None if it was aborted, when they are applied to the
-    model; what it returns goes into the event of the round. ValueError, when it has taken the sum back,
-    aborts the round, and it is called again without a sum; so does any other exception, for which the sum is taken back
-    here, but OSError, which ends the server. make_machine: as of ClientParty.
-    """
+    model; its result goes into the event of the round. ValueError, after undoing the sum, aborts the round, and it is
+    called again without a sum; so does any other exception, for which the sum is undone here, except OSError, which
+    ends the server. make_machine: see ClientParty."""
 
     def __init__(
         self,
@@ -136,19 +135,18 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         self._settings = settings
         self._keeper = keeper
         self._waiting_for: tuple[str, ...] = ()
-        self._mentioned = 0.0
-        """When that was mentioned last."""
-        self._pause = WAITING_SECONDS if len(settings.roster.clients) > MANY_CLIENTS else 0.0
+        self._mentioned = -WAITING_SECONDS
+        """Time of the last report."""
         self._on_round = on_round
         self._rounds_left = settings.rounds
         self._repeated = 0
         """Rounds of this session that do not count."""
         self._gone: dict[str, str] = {}
-        """Why clients are not there that were."""
+        """Clients that left, with the reasons."""
         self._absent: dict[str, str] = {}
-        """Who is not in this round, and why, where it takes more clients than came."""
+        """Clients excluded from this round, with the reasons, if it takes more clients than came."""
         self.successor: ServerSettings | None = None
-        """Of the session that goes on after this one, with a later version of the roster."""
+        """Settings of the next session, with a later version of the roster."""
         self._rotated: int | None = None
         """The version of the roster in which this server has other keys."""
 
@@ -158,7 +156,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         async with await ServerEndpoint.bind(
             settings.address, keys=settings.keys, roster=settings.roster, tokens=settings.tokens
         ) as endpoint:
-            # Which port the system chose, if it did, is known from now on.
+            # The port is known from now on, even if the system chose it.
             self._settings = replace(settings, address=endpoint.address)
             self._event_log.write(
                 events.ListeningStarted(
@@ -175,7 +173,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         return Ended(Code.ROSTER, detail, final=True)
 
     def _may_stop(self) -> bool:
-        # A round that is stopped is lost, and no more; a sum that is there is applied and kept.
+        # Stopping loses only an open round; an existing sum is applied and kept.
         return self._runner.present is None
 
     def _take_event(self, event: Event) -> list[Output]:
@@ -203,14 +201,14 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             try:
                 await endpoint.send(output.to, output.frames)
             except (NotConnectedError, PeerStalledError) as error:
-                # The machine learns of it by the lost link or by the deadline.
+                # The lost link or the deadline informs the machine.
                 self._event_log.write(events.SendFailed(to=output.to, reason=str(error)))
         elif isinstance(output, SpendingHeld):
             if (spending := self._settings.spending) is not None:
                 await asyncio.to_thread(spending.keep, self._settings.roster.lineage, output.statements)
         elif isinstance(output, NewModel):
             self._keeper.replace(output.model)
-            # The clients may remember no later one than that before the last round, which is then held again.
+            # The clients' last state may be that before the last round, which is then repeated.
             settings = self._settings
             self._rounds_left = settings.completed + settings.rounds + self._repeated - output.round
         elif isinstance(output, RoundDone):
@@ -248,7 +246,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         super()._report(event)
 
     def _absent_from(self, cohort: Sequence[str], skipped: Mapping[str, str], undrawn: Sequence[str]) -> dict[str, str]:
-        """Who could not take part in this round, and why; who was ready and is not drawn is not among them."""
+        """Clients that could not take part in this round, with the reasons; ready clients that were not sampled are not
+        among them."""
         settings, there = self._settings, self._machine.presence.there
         taking_part = {*cohort, *undrawn}
         if len(taking_part) >= (settings.participants or settings.configuration.clients):
@@ -266,10 +265,10 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         changes = difference(settings.roster, roster)
         self._event_log.write(events.RosterUpdated.between(settings.roster, roster, changes))
         if roster.server.signing_keys != settings.roster.server.signing_keys:
-            # Clients are told by whom they know; the new keys are another process's.
+            # Clients are informed under the old keys; the new keys belong to another process.
             self._rotated = roster.version
             return self._machine.change_roster(roster, self._keeper.bytes, self._event_log.now(), unusable=unusable)
-        # Those who were there are back soon, and whoever else comes can wait for the next round.
+        # Former clients reconnect soon, and all others can wait for the next round.
         configuration, participants = settings.configuration, settings.participants
         if settings.resized is not None:
             configuration, participants = settings.resized(roster)
@@ -285,7 +284,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         return self._machine.change_roster(roster, self._keeper.bytes, self._event_log.now(), unusable=unusable)
 
     def _apply(self, done: RoundDone) -> tuple[str, LoggedEvent]:
-        """Apply the sum of a round, if there is one; returns why that is impossible, and the event of the round."""
+        """Apply the sum of a round, if any; returns the reason if that is impossible, and the event of the round."""
         total: Total | None = None
         unusable, code = "", done.code
         judged = Evaluation()
@@ -297,14 +296,14 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
                 applied = True
                 judged = self._on_round(done, total)
             except OSError:
-                # A disk that takes no model ends the server: the round would be lost with the next start.
+                # A disk that cannot store the model ends the server: the round would be lost at the next start.
                 raise
             except UnusableSumError as error:
                 total, code, unusable = None, Code.VECTOR, f"the sum is not used: {error}"
             except ValueError as error:
                 total, code = None, Code.VECTOR
                 unusable = f"the sum is not one of honest contributions: {error}"
-            except Exception as error:  # A round costs the others no more than that round
+            except Exception as error:  # A failed round costs the other clients no more than that round
                 total, code, unusable = None, Code.VECTOR, f"the sum cannot be used: {_in_words(error)}"
                 if applied:
                     self._keeper.undo()
@@ -313,7 +312,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
                 judged = self._on_round(done, None)
             except OSError:
                 raise
-            except Exception as error:  # The model is as it was, and nothing is known of it.
+            except Exception as error:  # The model is unchanged, and its metrics are unknown
                 unusable = unusable or f"the model cannot be evaluated: {_in_words(error)}"
         ended = events.RoundEnded(
             round=done.round,

@@ -1,10 +1,9 @@
 """The shell: the loop that a process runs around its machine. It receives, feeds, acts on outputs, and keeps deadlines.
 
-No protocol decision is taken here. Work that takes long (training; applying a sum) runs in a thread, so that the peer
-is still heard meanwhile, and work that waits for other parties is a coroutine; its result is one more input of the
-machine.
+No protocol decision is made here. Long work (training; applying a sum) runs in a thread, so that the peer is still
+served, and work that waits for other parties is a coroutine; its result is one more input of the machine.
 
-New work replaces older work. The older one is interrupted where it allows that (Proceed), or cancelled if it is a
+New work replaces older work. The older one is interrupted if it supports that (Proceed), or cancelled if it is a
 coroutine; its result is discarded, and the new work begins when it has ended. So two never work on the same model.
 Parties that share a process may share the thread too: then they take turns.
 """
@@ -37,17 +36,16 @@ from tacit.secagg.work import WorkKind, observe
 
 
 class Stopwatch:
-    """Times the protocol within its `with` block: nested work counts for the innermost kind, and all that runs in this
-    context counts, the tasks and threads that it hands work to included.
+    """Times the protocol within its `with` block: nested work counts for the innermost kind, and all work in this
+    context counts, including its tasks and threads.
 
-    It costs one or two microseconds a call.
-    """
+    It costs one or two microseconds a call."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        """Time spent so far, by the values of WorkKind."""
+        """Seconds so far, by the values of WorkKind."""
         self.nested = threading.local()
-        """In `seconds`, what the calls inside the current one of this thread have taken."""
+        """Seconds of the calls inside the current one of this thread."""
 
     def __enter__(self) -> Stopwatch:
         observe(lambda kind: _Lap(self, kind))
@@ -115,26 +113,27 @@ class _Job:
 
 
 class TaskRunner:
-    """Runs the work of one party, one piece at a time. executor: for plain functions; None: the event loop's own;
-    on_done: called when a piece is over."""
+    """Runs the work of one party, one piece at a time.
+
+    executor: for plain functions; None: the event loop's own; on_done: called when a piece is over."""
 
     def __init__(self, executor: Executor | None = None, on_done: Callable[[], None] = lambda: None) -> None:
         self._executor = executor
         self._on_done = on_done
         self.present: asyncio.Future[Any] | None = None
-        """The work that is wanted now; None when there is nothing, or its result was taken."""
+        """The current work; None if there is none, or its result was taken."""
         self._job: _Job | None = None
         self._last: asyncio.Future[Any] | None = None
-        """The work that may not have ended yet."""
+        """The last started work, which may still be running."""
         self._last_coroutine: asyncio.Future[Any] | None = None
 
     @property
     def done(self) -> float:
-        """The share of the present work that is done, 0 to 1, as far as it says so."""
+        """Completed share of the present work, 0 to 1, as reported by it."""
         return 0.0 if self._job is None else self._job.done
 
     def begin(self, work: Work) -> None:
-        """Do this, in the place of what was begun before."""
+        """Start this work in place of any earlier one."""
         self.drop()
         self._job = _Job(in_loop=iscoroutinefunction(work))
         self.present = self._last = asyncio.ensure_future(self._job.run(work, self._last, self._executor))
@@ -156,57 +155,56 @@ class TaskRunner:
         if self._job is not None:
             self._job.drop()
         if self.present is not None:
-            # Whatever becomes of it.
+            # Its outcome is ignored.
             self.present.add_done_callback(lambda dropped: dropped.cancelled() or dropped.exception())
             self.present = None
 
     async def close(self) -> None:
-        """Drop the present work. A coroutine has ended then: it would go on with what its party closes next."""
+        """Drop the present work. A coroutine has ended on return: it might use objects that its party closes next."""
         self.drop()
         if self._last_coroutine is not None:
             await asyncio.wait([self._last_coroutine])
 
 
 ALIVE_SECONDS = 1.0
-"""How often a party says that it is there, and looks at what nobody reports. So long it may also take until a deadline
-is known that was not set by an event; from then on it is met exactly."""
+"""Interval of heartbeats, and of polling. Also the longest delay until a deadline is noticed that was not set by an
+event; from then on it is met exactly."""
 
 LAST_SECONDS = 2.0
-"""How long a party that is stopped goes on with what it has begun to do."""
+"""Seconds in which a stopped party may finish its current work."""
 
 BACKLOG = 1024
-"""Messages that had come before a deadline was noticed, and are heard before it counts, at most."""
+"""Most messages that arrived before a deadline was noticed, and are processed before it counts."""
 TURNS = 64
-"""Turns of the event loop in which a message that has come reaches the shell."""
+"""Turns of the event loop until an arrived message reaches the shell."""
 
 LEAST_WAIT = 0.001
-"""Seconds; a deadline that has just passed is looked at after this, not in a busy loop."""
+"""Seconds; delay of a deadline that has just passed, to avoid a busy loop."""
 LAST_WORDS_SECONDS = 0.1
-"""How long the messages that a peer sent before its link was lost may take to be read."""
+"""Seconds to read the messages that a peer sent before its link was lost."""
 
 
 class Hooks:
-    """What a party shares with others of its process, and what simulations and audits do around it: faults, recordings,
-    cheats. These do nothing, and hosts have no others.
+    """Resources that a party shares with others of its process, and hooks of simulations and audits: fault injection,
+    recording, cheating. The defaults do nothing, and are those of hosts.
 
-    executor: for work that takes long; context: of its sockets.
-    """
+    executor: for long work; context: of its sockets."""
 
     def __init__(self, executor: Executor | None = None, context: zmq.asyncio.Context | None = None) -> None:
         self.executor = executor
         self.context = context
 
     def entering(self, round: int, phases: set[Phase]) -> None:
-        """The party is about to say or do what belongs to these phases of a round of training."""
+        """Called before the party sends messages or does work of these phases of a round of training."""
 
     async def moved(self, count: int) -> None:
-        """So many bytes go over the party's link."""
+        """Called before so many bytes go over the party's link."""
 
     def heard(self, sender: str, frames: Sequence[memoryview]) -> None:
-        """A message has come, of which the machine does not know yet."""
+        """Called with an arrived message before the machine receives it."""
 
     def entropy(self, count: int) -> bytes:
-        """So many bytes of the operating system's randomness: all that the machine draws."""
+        """Random bytes of the operating system: all of the machine's randomness."""
         return os.urandom(count)
 
 
@@ -215,11 +213,10 @@ EndpointT = TypeVar("EndpointT", bound=Endpoint)
 
 
 class Attention:
-    """The event loop of a party for one of its endpoints: events, deadlines, and a turn for everything else.
+    """The event loop of a party for one of its endpoints: events, deadlines, and a turn for all other work.
 
     hooks: of the party, which see a message first; next_deadline: of the machines at this end, in seconds of `now`;
-    woken: set by what is not to wait until something else happens.
-    """
+    woken: set for work that must not wait for the next event."""
 
     def __init__(
         self,
@@ -236,10 +233,10 @@ class Attention:
         self._now = now
         self._woken = woken or asyncio.Event()
         self._lost: list[LinkLost] = []
-        """Links that are gone, held back until `_lost_until`: messages that had arrived over them come first."""
+        """Lost links, held back until `_lost_until`: messages that had arrived over them come first."""
         self._lost_until = 0.0
         self._taken = 0
-        """Events since the last turn of everything else."""
+        """Events since the last turn of all other work."""
 
     async def __aenter__(self) -> Self:
         self._receive()
@@ -250,7 +247,7 @@ class Attention:
         await asyncio.gather(self._receiving, return_exceptions=True)
 
     async def next(self) -> Event | None:
-        """Wait for the next event, or return None: deadlines count now, and everything else has its turn."""
+        """Wait for the next event, or return None: deadlines count now, and all other work has its turn."""
         if not self._taken and not self._receiving.done():
             await self._wait()
         event = None if self._taken > BACKLOG or (self._taken and not self._due) else await self._take()
@@ -300,7 +297,7 @@ class Attention:
 
 
 class Shell(Generic[MachineT, EndpointT]):
-    """One party at work. Subclasses say what events, outputs and finished work mean."""
+    """One party at work. Subclasses interpret events, outputs and finished work."""
 
     def __init__(self, machine: MachineT, event_log: EventLog, hooks: Hooks) -> None:
         self._machine = machine
@@ -349,8 +346,8 @@ class Shell(Generic[MachineT, EndpointT]):
         await self._perform(endpoint, self._take_event(event))
 
     async def _perform(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
-        """Do what the machine says, and all of it when cancelled meanwhile: its messages are numbered, and where one is
-        missing, what is said last is not understood."""
+        """Act on all outputs, even if cancelled meanwhile: messages are numbered, and after a missing one the last
+        message would be refused."""
         performing = asyncio.ensure_future(self._perform_all(endpoint, outputs))
         try:
             await asyncio.shield(performing)
@@ -359,8 +356,8 @@ class Shell(Generic[MachineT, EndpointT]):
             raise
 
     async def _let_finish(self, last: asyncio.Future[Any], *, timeout: float | None = None) -> None:
-        """Wait for what a party that is stopped does last, for so many seconds. What goes wrong then is told: it does
-        not keep the party from stopping."""
+        """Wait at most `timeout` seconds for the last work of a stopped party. Its errors are reported, and do not keep
+        the party from stopping."""
         await asyncio.wait([last], timeout=timeout)
         last.cancel()
         came: object = (await asyncio.gather(last, return_exceptions=True))[0]
@@ -368,7 +365,7 @@ class Shell(Generic[MachineT, EndpointT]):
             self._event_log.write(ShutdownIncomplete(detail=" ".join(str(came).split()) or type(came).__name__))
 
     async def _perform_all(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
-        # What is fetched and handed out for the training is on its way beside other phases.
+        # Transfers of the training run beside other phases.
         said = {Phase(output.phase) for output in outputs if isinstance(output, Transmit)} - {Phase.TRAIN}
         if not self._event_log.outside:
             self._hooks.entering(self._machine.round, {self._machine.phase, *said})

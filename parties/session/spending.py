@@ -1,7 +1,7 @@
-"""Statements of clients' privacy spending, as a server and the clients of a cohort keep them for each other.
+"""Statements of clients' privacy spending, which a server and the clients of a cohort keep for each other.
 
-One JSON file of a party: by lineage of the roster and by signing key, the highest statement that came. Whoever restores
-its folder from a backup may lack some: then the others have them.
+One JSON file of a party: by lineage of the roster and by signing key, the highest received statement. A party that
+restores its folder from a backup may lack some: the others still have them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DECODER: Final = msgspec.json.Decoder(dict[str, dict[str, Statement]])
 
 
 class SpendingFileError(OSError):
-    """Statements cannot be read or written; the message names the file and what to do."""
+    """Statements cannot be read or written; the message names the file and the remedy."""
 
 
 class SpendingFile:
@@ -32,7 +32,7 @@ class SpendingFile:
         return self._read().get(lineage.hex(), {})
 
     def keep(self, lineage: bytes, statements: Mapping[bytes, bytes]) -> None:
-        """Put these in the place of lower ones, on the disk. SpendingFileError."""
+        """Persist these statements in place of lower ones. SpendingFileError."""
         kept = self._read()
         kept.setdefault(lineage.hex(), {}).update(statements)
         written = {of: {encode_key(key): said for key, said in each.items()} for of, each in kept.items()}

@@ -1,8 +1,8 @@
-"""What a session computes, as its shells ask for it: a client's side of the task, and the server's.
+"""Computation of a session, as its shells request it: a client's side of the task, and the server's.
 
-The configuration names the scheme, and a client looks its side up by that name; the server is given its own. State is
-bytes, in the form that the configuration declares. Whatever takes long is asked for in the thread of the party's work;
-a contribution may be a coroutine instead, which runs in the event loop.
+The configuration names the scheme, and a client looks up its side by that name; the server receives its own. State is
+bytes, in the form that the configuration declares. Long work runs in the thread of the party's work; a contribution may
+be a coroutine instead, which runs in the event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Octets = bytes
 
 
 class UnusableSumError(ValueError):
-    """A sum of which nothing follows that is of use; nothing shows whose fault it is."""
+    """A sum that cannot be used, without evidence of the party at fault."""
 
 
 def check_derived(said: Configuration, derived: Configuration, host: str = "server") -> None:
@@ -42,13 +42,13 @@ def check_derived(said: Configuration, derived: Configuration, host: str = "serv
 
 @dataclass(frozen=True)
 class RoundWork:
-    """A round as a client's side of the task is given it."""
+    """Input of a client's side of the task for a round."""
 
     configuration: Configuration
     round: int
     state: bytes = field(repr=False)
     key: GroupKey | None
-    """The key that the cohort agreed on, where the configuration asks for one."""
+    """The key that the cohort agreed on, if the configuration requires one."""
     opened: tuple[int, tuple[str, ...]]
     """The last round whose sum this client has helped to open, and its survivors."""
 
@@ -57,41 +57,41 @@ class RoundWork:
 class Contribution:
     words: Words = field(repr=False)
     keep: Callable[[], None] = lambda: None
-    """Called when the words are still wanted, before they leave."""
+    """Called if the words are still wanted, before they are sent."""
 
 
 class ClientTask:
-    """A client's side of a task; this one has no part in any."""
+    """A client's side of a task; the default takes no part in any."""
 
     outside = False
-    """Whether its rounds are none of the run, but before it."""
+    """Whether its rounds precede the run, and do not count."""
     failure = ""
-    """Why its last work failed; for this side only."""
+    """Reason why its last work failed; for this side only."""
     unsaved = False
-    """Whether `save` has something to write before anything else leaves."""
+    """Whether `save` must write state before any further output."""
 
     def contribute(self, work: RoundWork, proceed: Proceed) -> Contribution | Coroutine[Any, Any, Contribution]:
-        """Compute this client's part of the sum. TaskError where it cannot take part."""
+        """Compute this client's part of the sum. TaskError if it cannot take part."""
         raise TaskError(f"the server asks for the scheme {work.configuration.scheme}, in which this party has no part")
 
     def take_fixed(self, data: bytes) -> None:
-        """Use this fixed part of the model from now on."""
+        """Use these fixed tensors of the model from now on."""
 
     def reencrypt(self, configuration: Configuration, order: Reencrypt) -> bytes:
-        """The state under the key of the order. TaskError where none is encrypted."""
+        """Encrypt the state under the key of the order. TaskError without encryption."""
         raise TaskError("the server asks for an encrypted model, and its task has no encryption")
 
     def read_last(self, configuration: Configuration, round: int, last: LastModel) -> None:
-        """The state after the last round, where only the clients can read it."""
+        """Read the state after the last round, if only clients can."""
 
     def save(self) -> None:
-        """Persist what this client goes by in later rounds. OSError."""
+        """Persist this client's state for later rounds. OSError."""
 
     def summed(self) -> None:
-        """A round has ended whose sum the server applied."""
+        """Called when a round ended whose sum the server applied."""
 
     def finish(self) -> None:
-        """All rounds are over: what was persisted for them is of no use."""
+        """Called when all rounds are over: the persisted state is of no further use."""
 
 
 class ServerTask:
@@ -99,16 +99,16 @@ class ServerTask:
 
     outside = False
     fixed: Octets = b""
-    """The part of a model that no sum changes."""
+    """Fixed tensors of the model, which no sum changes."""
     service: Literal["", "sums"] = ""
-    """Which service of its party it is, where that has several."""
+    """Service of a party that has several."""
 
     @property
     def bytes(self) -> Octets:
         return b""
 
     def replace(self, state: Octets) -> None:
-        """Clients have made another state of it, under another key."""
+        """Replace the state by one that clients re-encrypted under another key."""
 
     def decode(self, words: Words, contributors: int) -> Total:
         raise NotImplementedError
@@ -120,7 +120,7 @@ class ServerTask:
         raise NotImplementedError
 
     def event(self, total: Total | None, ended: RoundEnded) -> Event:
-        """The event of a round, from the fields that every task has; total: None if it was aborted."""
+        """Complete the event of a round with this task's fields; total: None if it was aborted."""
         return ended
 
     @property
