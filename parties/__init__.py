@@ -1,6 +1,6 @@
 """Asyncio and ZeroMQ: the parties as processes, their keys, links and logs.
 
-Public names are those of `__all__`, loaded when they are first asked for; everything else may change.
+Public names are those of `__all__`, loaded on first access; everything else may change.
 """
 
 from importlib import import_module

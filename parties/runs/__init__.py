@@ -1,1 +1,1 @@
-"""What a run is: its experiment, its directory on disk, its summary, and how all that is said in words."""
+"""A run: its experiment, its directory on disk, its events, and its summary."""

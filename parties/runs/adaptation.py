@@ -1,6 +1,6 @@
-"""The experiment of `tacit adapt`, and what a data owner has learned at its end.
+"""The experiment of `tacit adapt`, and a data owner's trained adapters.
 
-The experiment is that of `tacit simulate` with two sections more, [adapter] and [adaptation] (docs/adaptation-file.md).
+The experiment is that of `tacit simulate` with two more sections, [adapter] and [adaptation] (docs/adaptation-file.md).
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
 
     @property
     def pretrained(self) -> bool:
-        """Whether the model owner's model is a checkpoint as it is."""
+        """Whether the model owner's model is an unmodified checkpoint."""
         return not self.adaptation.backbone and not self.adaptation.known_classes
 
     def with_adapter(self, kind: str) -> AdaptationExperiment:
         return structs.replace(self, adapter=convert({"kind": kind}, AdapterConfiguration))
 
     def check_place(self) -> None:
-        """Find out whether images and model are there, as far as that shows without torch. ValueError, OSError."""
+        """Check that images and model exist, as far as possible without torch. ValueError, OSError."""
         place(self.data)
         if self.adaptation.backbone:
             served_experiment(Path(self.adaptation.backbone))
@@ -96,11 +96,11 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
 
 
 class LearnedRound(msgspec.Struct, frozen=True, kw_only=True):
-    """A round of learning that all data owners received the sum of, or that was lost: then its metrics are null."""
+    """A round of training whose sum all data owners received, or that was lost: then its metrics are null."""
 
     round: int
     lost: str | None
-    """Why it was."""
+    """Reason of the loss."""
     owners: int | None
     """Data owners in the sum."""
     images: int | None
@@ -109,25 +109,25 @@ class LearnedRound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearnedAdapters(Result, frozen=True, kw_only=True, tag="tacit.learned.1"):
-    """The common adapters that a data owner has learned with others, beside a model that it does not get."""
+    """The common adapters that a data owner has trained with others, beside a model that it does not receive."""
 
     adapters: str
-    """Path of their file."""
+    """Path of the adapters' file."""
     round: int
     """Round that ended with these adapters; 0 before the first."""
     rounds: list[LearnedRound]
     planned: int
-    """Rounds in all."""
+    """Planned number of rounds."""
     classes: list[str]
-    """In the order of the head."""
+    """Class names, in the order of the head."""
     weights: str
     """The commitment to the model, in hexadecimal digits."""
     kept_images: int
-    """Images that passed the blocks, in as many passes as it took; shares of them are kept."""
+    """Images that passed the blocks, in any number of passes; shares of them are kept."""
     batches: int
     refused_batches: int | None
-    """Of all data owners, in all rounds: out of range, which taught nothing. Revealed with the last round's sum; null
-    before, and for a data owner that has missed a sum."""
+    """Batches of all data owners, in all rounds, that were out of range and ignored. Revealed with the last round's
+    sum; null before, and for a data owner that missed a sum."""
     data_owner_bytes: int
     """Bytes of shares that the data owner sent, in batches and with images."""
     model_owner_bytes: int

@@ -1,4 +1,4 @@
-"""Answers of private inference, as a data owner has them: one struct for simulations and hosts."""
+"""Results of private inference at a data owner: one struct for simulations and hosts."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from msgspec import structs
 from tacit.parties.runs.results import Column, Result, Table, decimals, prose
 
 REFUSED: Final = "refused: out of range, ask again with another image"
-"""Shown in the place of a label."""
+"""Shown in place of a label."""
 MOST_SHOWN: Final = 20
-"""Images that are shown to people."""
+"""Number of images that are shown to people."""
 
 
 class AnsweredImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer about an image: labels, logits, or features of a model without classes; a refused image has none."""
+    """Result for an image: labels, logits, or features of a model without classes; none for a refused image."""
 
     image: str
     label: str | None
-    """The best class."""
+    """Best class."""
     labels: list[str] | None
-    """The best classes, best first; null where logits were received."""
+    """Best classes, best first; null if logits were received."""
     confidence: float | None
-    """Softmax of the best logit; null where labels alone were received."""
+    """Softmax of the best logit; null if labels alone were received."""
     logits: list[float] | None
     features: list[float] | None
-    """Embedding of the image; null of a model with classes."""
+    """Embedding of the image; null for a model with classes."""
     refused: bool
     """Whether a value of its pass was out of range."""
     unreadable: str | None = None
-    """Why its file cannot be read; such an image was not asked about."""
+    """Reason why its file cannot be read; such an image was not sent to inference."""
 
     @classmethod
     def of_labels(cls, image: str, labels: list[str]) -> AnsweredImage:
-        """An image whose best labels were received."""
+        """An image with its best labels."""
         return cls(
             image=image, label=labels[0], labels=labels, confidence=None, logits=None, features=None, refused=False
         )
 
     @classmethod
     def of_logits(cls, image: str, label: str, confidence: float, logits: list[float]) -> AnsweredImage:
-        """An image whose logits were received."""
+        """An image with its logits."""
         return cls(
             image=image, label=label, labels=None, confidence=confidence, logits=logits, features=None, refused=False
         )
 
     @classmethod
     def of_features(cls, image: str, features: list[float]) -> AnsweredImage:
-        """An image whose features were received."""
+        """An image with its features."""
         return cls(image=image, label=None, labels=None, confidence=None, logits=None, features=features, refused=False)
 
     @classmethod
@@ -64,7 +64,7 @@ class AnsweredImage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """In a table: labels, how many features there are, or that it was refused, or not read."""
+        """Text in a table: labels, number of features, or that it was refused or not read."""
         if self.unreadable is not None:
             return "its file cannot be read"
         if self.features is not None:
@@ -73,7 +73,7 @@ class AnsweredImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verdicts_disclosed(passes: int) -> str:
-    """What the verdicts of so many passes have told a model owner."""
+    """Describe the verdicts of so many passes that a model owner has learned."""
     return (
         f"The verdicts of {passes} {'pass' if passes == 1 else 'passes'}, in range or not, told the model owner one "
         "bit each, about a question that it chose with the model and its bounds."
@@ -81,15 +81,15 @@ def verdicts_disclosed(passes: int) -> str:
 
 
 class PrivateAnswers(Result, frozen=True, kw_only=True):
-    """Answers about images, and their cost."""
+    """Results for images, and their cost."""
 
     images: list[AnsweredImage]
     accuracy: float | None
-    """Share of the answered images classified correctly; null where their labels are not known."""
+    """Share of the images with a result that were classified correctly; null without known labels."""
     passes: int
     online_seconds: float
     preprocessing_wait_seconds: float
-    """Waiting for correlated randomness, before passes."""
+    """Seconds spent waiting for correlated randomness before passes."""
 
     def first_images(self) -> Iterator[Table | str]:
         shown = self.images[:MOST_SHOWN]
@@ -107,7 +107,7 @@ class PrivateAnswers(Result, frozen=True, kw_only=True):
 
     @property
     def disclosed(self) -> str:
-        """What verdicts have told the model owner."""
+        """Describe the verdicts that the model owner has learned."""
         return verdicts_disclosed(self.passes)
 
     def sentence(self, compared: str = "") -> str:
@@ -121,12 +121,12 @@ class PrivateAnswers(Result, frozen=True, kw_only=True):
 
 
 class Answers(PrivateAnswers, frozen=True, kw_only=True, tag="tacit.answers.5"):
-    """Answers of a model owner on another host, and their cost; bytes are those of shares, by sender."""
+    """Results from a model owner on another host, and their cost; bytes are those of shares, by sender."""
 
     classes: list[str]
-    """In the order of the logits."""
+    """Class names, in the order of the logits."""
     weights: str
-    """The commitment to the model, in hexadecimal digits."""
+    """Commitment to the model, in hexadecimal digits."""
     data_owner_bytes: int
     model_owner_bytes: int
 

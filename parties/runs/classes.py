@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import torch
 
 MOST_CONFUSED: Final = 200
-"""Classes of which the whole matrix is kept: of more, it would be the largest part of a log."""
+"""Largest number of classes with a whole matrix, which beyond it would be the largest part of a log."""
 
 
 class TestClass(msgspec.Struct, frozen=True, kw_only=True):
-    """One class."""
+    """Metrics of one class."""
 
     __test__ = False
 
@@ -29,7 +29,7 @@ class TestClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TestClasses(msgspec.Struct, frozen=True, kw_only=True):
-    """All classes of the server's test images, by the model after `round`."""
+    """Metrics of all classes on the server's test images, for the model after `round`."""
 
     __test__ = False
 

@@ -1,4 +1,4 @@
-"""The directory of a run: its files (docs/run-directory.md), and where its result comes from.
+"""The directory of a run: its files (docs/run-directory.md), and the origin of its result.
 
 The server writes time, command, versions, machine and seed into its event log when a session begins, as the event
 `invocation-recorded`; summary, report and comparisons read them there. The event names no host and no user.
@@ -32,48 +32,48 @@ DISTRIBUTION: Final = "tacit"
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session ran on."""
+    """Hardware of a session."""
 
     system: str
     """Name and release of the kernel."""
     processor: str
     cores: int
-    """That its processes may use."""
+    """CPU cores available to its processes."""
     memory_bytes: int
     device: str
-    """Where models were trained: "cpu", or the name of the GPU."""
+    """Device of the training: "cpu", or the name of the GPU."""
 
 
 class Seed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run was seeded with; never its keys, shares and masks, which no seed makes."""
+    """Seed of a run; never of its keys, shares and masks, which no seed determines."""
 
     value: int
     drawn: bool
-    """Whether the run drew it, because it was given none."""
+    """Whether the run drew the seed, because none was given."""
     repeats: str
-    """What `--seed` with this value repeats: "everything", bit for bit with the same versions on such a processor;
-    "everything but keys", and with it rounding; or "split and initial weights"."""
+    """Scope of a repetition with this value of `--seed`: "everything", bit for bit with the same versions on such a
+    processor; "everything but keys", and with it rounding; or "split and initial weights"."""
 
 
 class Invocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a session of a run comes from, as summaries and reports have it."""
+    """Origin of a session of a run, for summaries and reports."""
 
     command: str
     """The command line."""
     versions: dict[str, str]
-    """Of Tacit, Python, and what Tacit depends on."""
+    """Versions of Tacit, Python, and Tacit's dependencies."""
     machine: Hardware
     began: str
-    """When, in UTC, after ISO 8601."""
+    """Start time, in UTC, in ISO 8601."""
 
 
 def command_line() -> str:
-    """The command of this process, as a shell takes it."""
+    """The command of this process in shell syntax."""
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def versions() -> dict[str, str]:
-    """Versions of Tacit, of Python, and of the packages that it needs, as they are installed."""
+    """Installed versions of Tacit, of Python, and of Tacit's dependencies."""
     needed = [line for line in requires(DISTRIBUTION) or () if "extra ==" not in line]
     found = {DISTRIBUTION: version(DISTRIBUTION), "python": platform.python_version()}
     for name in (re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in needed):
@@ -95,7 +95,7 @@ def machine(device: str) -> Hardware:
 
 
 def _processor() -> str:
-    """The model of the processor, or its architecture where Linux does not name the model."""
+    """The model of the processor, or its architecture if Linux does not name the model."""
     try:
         names = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE)
     except OSError:
@@ -105,26 +105,26 @@ def _processor() -> str:
 
 _PROGRESS = "progress"
 _PLACE_IS_WRONG = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENOENT)
-"""Failures that room on the disk does not mend."""
+"""Errors that free disk space does not fix."""
 
 
 class RunDirectoryError(Exception):
-    """The directory cannot serve; the message names it and says what to do."""
+    """The directory cannot be used; the message names it and the remedy."""
 
 
 class OtherReleaseError(RunDirectoryError, ValueError):
-    """Another release wrote the state in a folder; the message names both, and says what to do."""
+    """Another release wrote the state in a folder; the message names both, and the remedy."""
 
 
 READABLE: Final = ("0.3.0",)
-"""Releases whose state this one reads and goes on with. tests/upgrade has state of each."""
+"""Releases whose state this one reads and resumes. tests/upgrade has state of each."""
 STATE_RELEASE: Final = READABLE[-1]
-"""The first release whose state is as that of this one. It rises when a file of a run or of a party changes."""
+"""First release with the present format of state. It rises when a file of a run or of a party changes."""
 _RELEASE = "release"
 
 
 def mark_release(folder: Path) -> None:
-    """Write which release the state in a folder is of. OSError as of `writing`."""
+    """Record the release of the state in a folder. OSError as in `writing`."""
     with writing(folder / _RELEASE):
         replace_file(folder / _RELEASE, f"{STATE_RELEASE}\n".encode())
 
@@ -150,7 +150,7 @@ class RunInUseError(RunDirectoryError):
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Around what writes a file of a run: an OSError comes out as one that names the file and the remedy."""
+    """Context of writing a file of a run: an OSError is raised as one that names the file and the remedy."""
     try:
         yield
     except OSError as error:
@@ -163,13 +163,13 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_json(value: Any, path: Path) -> None:
-    """Write what msgspec can encode as indented JSON. OSError, as of `writing`, if it cannot be written."""
+    """Write a value that msgspec can encode as indented JSON. OSError, as in `writing`."""
     with writing(path):
         path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:
-    """Write an .npz file, and the folder that it stands in. OSError, as of `writing`, if it cannot be written."""
+    """Write an .npz file, and create its folder. OSError, as in `writing`."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, **arrays)
@@ -180,7 +180,8 @@ def claim(
     *parts: Path,
     taken: str = "exists already and is not empty: choose another directory with --out",
 ) -> None:
-    """Make a directory for results, or take an empty one. RunDirectoryError if it is `taken`, or cannot be made."""
+    """Create a directory for results, or take an empty one. RunDirectoryError if it is `taken`, or cannot be
+    created."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
@@ -194,20 +195,20 @@ def claim(
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the model file says about the run beside the model."""
+    """Progress of the run, stored in the model file's metadata."""
 
     round: int
     """The last finished round; 0 before the first."""
     split_seed: int
     repeated: int = 0
-    """Rounds up to that one that lost their clients and were held again, which do not count."""
+    """Rounds up to that one that lost their clients and were repeated, and do not count."""
 
     def metadata(self) -> dict[str, str]:
         return {_PROGRESS: msgspec.json.encode(self).decode()}
 
 
 def progress_of(metadata: Mapping[str, str]) -> Progress | None:
-    """What the metadata of a model file say; None if it is of no run."""
+    """Progress from the metadata of a model file; None if no run wrote it."""
     try:
         return msgspec.json.decode(metadata[_PROGRESS], type=Progress)
     except (KeyError, msgspec.MsgspecError):
@@ -221,7 +222,7 @@ class RunDirectory:
         self.path = path
         self.experiment = path / "experiment.toml"
         self.started = path / "journal" / "experiment.toml"
-        """What that was when the last session began: people edit the other."""
+        """The experiment at the start of the last session: people edit the other file."""
         self.model = path / "model.safetensors"
         self.plain_model = path / "plain-model.safetensors"
         self.summary = path / "summary.json"
@@ -230,7 +231,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
-        """A new run directory, or an empty one. RunDirectoryError if something is there, or it cannot be made;
+        """Create a run directory, or take an empty one. RunDirectoryError if it is not empty, or cannot be created;
         OSError if nothing can be written."""
         taken = f"exists already: choose another directory with --out, or continue that run with --resume {path}"
         claim(path, *(path / part for part in ("events", "journal", "logs")), taken=taken)
@@ -238,17 +239,17 @@ class RunDirectory:
         return cls(path)
 
     def keep_experiment(self, text: str) -> None:
-        """Write experiment.toml, whole or not at all: without it the run cannot go on. OSError if it cannot be."""
+        """Write experiment.toml atomically: without it the run cannot resume. OSError."""
         self._keep(self.experiment, text.encode())
         if self.started.parent.is_dir():
             self._keep(self.started, text.encode())
 
     def keep_statistics(self, found: Statistics) -> None:
-        """Write statistics.json, whole or not at all. OSError if it cannot be."""
+        """Write statistics.json atomically. OSError."""
         self._keep(self.statistics, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
 
     def kept_statistics(self) -> Statistics | None:
-        """What is known of the clients' pixels, if anything. RunDirectoryError if that cannot be read."""
+        """The statistics of the clients' pixels, if known. RunDirectoryError if they cannot be read."""
         if not self.statistics.is_file():
             return None
         try:
@@ -268,12 +269,12 @@ class RunDirectory:
                 temporary.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Remove a directory that `create` made, when no run came of it."""
+        """Remove a directory that `create` made, if the run did not start."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """The directory of an earlier run. RunDirectoryError if it is none, or has no model yet."""
+        """The directory of an earlier run. RunDirectoryError if it is not one, or has no model yet."""
         run = cls(path)
         for file in (run.experiment, run.model):
             if not file.is_file():
@@ -283,7 +284,8 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Be the one process that writes into it. RunInUseError if there is another, OSError if that is not known."""
+        """Lock it as the only process that writes into it. RunInUseError if there is another, OSError if that is
+        unknown."""
         lock = self.path / "run.lock"
         with writing(lock):
             try:
@@ -302,7 +304,7 @@ class RunDirectory:
 
     @classmethod
     def of_a_run(cls, path: Path) -> RunDirectory:
-        """The directory of any run, finished or not. RunDirectoryError if it is none."""
+        """The directory of any run, finished or not. RunDirectoryError if it is not one."""
         run = cls(path)
         if not run.experiment.is_file():
             raise RunDirectoryError(f"{path} is no run directory: {run.experiment.name} is missing")
@@ -310,7 +312,7 @@ class RunDirectory:
         return run
 
     def progress(self) -> Progress:
-        """What the model file says. RunDirectoryError if it is no model of a run."""
+        """The progress in the model file. RunDirectoryError if it is no model of a run."""
         try:
             with safe_open(self.model, framework="np") as file:
                 return msgspec.json.decode((file.metadata() or {})[_PROGRESS], type=Progress)
@@ -323,7 +325,7 @@ class RunDirectory:
         return self.path / f"velocity-{round}.safetensors"
 
     def forget_velocities(self, *, but: int) -> None:
-        """Remove those of all other rounds than the one that the model is of."""
+        """Remove those of all rounds except that of the model."""
         for path in self.path.glob("velocity-*.safetensors"):
             if path != self.velocity(but):
                 path.unlink()
@@ -341,11 +343,11 @@ class RunDirectory:
         return self.path / "verify" / str(round) / f"{name}.npz"
 
     def save_moves(self, round: int, moved: npt.NDArray[np.bool_]) -> None:
-        """Which coordinates [D] of the model a round moved."""
+        """Record the coordinates [D] of the model that a round moved."""
         write_arrays(self.path / "moves" / f"{round}.npz", bits=np.packbits(moved), size=moved.size)
 
     def count_moves(self) -> npt.NDArray[np.uint16]:
-        """How often each coordinate [D] of the model was moved, as the rounds recorded it. ValueError if none did."""
+        """Number of moves of each coordinate [D] of the model, as the rounds recorded it. ValueError if none did."""
         counts: npt.NDArray[np.uint16] | None = None
         for path in (self.path / "moves").glob("*.npz"):
             with np.load(path, allow_pickle=False) as file:

@@ -35,7 +35,7 @@ class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True
 
 
 class TeacherMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """A teacher on test images."""
+    """Metrics of a teacher on test images."""
 
     accuracy: float
     loss: float
@@ -44,19 +44,20 @@ class TeacherMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConvertedMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """A student on test images before distillation: the teacher with polynomials in the place of its functions."""
+    """Metrics of a student on test images before distillation: the teacher with polynomials in place of its
+    functions."""
 
     accuracy: float
 
 
 class PolynomialMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """A polynomial in the place of a function, on the interval from low to high."""
+    """A polynomial in place of a function, on the interval from low to high."""
 
     place: str
     low: float
     high: float
     error: float
-    """The largest one on the interval."""
+    """Largest error on the interval."""
 
 
 class DistillationResult(Result, frozen=True, kw_only=True, tag="tacit.distillation.1"):
@@ -86,7 +87,7 @@ class DistillationResult(Result, frozen=True, kw_only=True, tag="tacit.distillat
 
 
 def distilled(directory: Path) -> DistillationExperiment:
-    """The experiment of a finished distillation. ValueError for a directory that does not hold a student of one."""
+    """The experiment of a finished distillation. ValueError for a directory without a student."""
     path = directory / RESULT
     if path.exists():
         check_release(directory)

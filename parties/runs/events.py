@@ -14,7 +14,7 @@ class RunOpened(Event, frozen=True, kw_only=True):
 
     directory: str
     experiment: str
-    """Its name."""
+    """Name of the experiment."""
     completed: int
     rounds: int
 
@@ -25,19 +25,19 @@ class RunOpened(Event, frozen=True, kw_only=True):
 
 
 class InvocationRecorded(Event, frozen=True, kw_only=True):
-    """Where a session of a run comes from."""
+    """Origin of a session of a run."""
 
     LEVEL: ClassVar[Level] = "debug"
 
     started: float
-    """When the command started, in seconds since 1970."""
+    """Start time of the command, in seconds since 1970."""
     command: str
     """The command line."""
     versions: dict[str, str]
-    """Of Tacit, Python, and what Tacit depends on."""
+    """Versions of Tacit, Python, and Tacit's dependencies."""
     machine: Hardware
     seed: Seed | None = None
-    """Of the run; None between hosts, where nobody chooses any randomness."""
+    """Seed of the run; None between hosts, where nobody chooses any randomness."""
 
     @classmethod
     def now(cls, command: str, *, started: float, device: str, seed: Seed | None = None) -> InvocationRecorded:
@@ -46,7 +46,7 @@ class InvocationRecorded(Event, frozen=True, kw_only=True):
 
 
 class ClassesEvaluated(Event, frozen=True, kw_only=True):
-    """The last model on each class of the server's test images."""
+    """Metrics of the last model on each class of the server's test images."""
 
     LEVEL: ClassVar[Level] = "debug"
 
@@ -54,7 +54,7 @@ class ClassesEvaluated(Event, frozen=True, kw_only=True):
 
 
 class ClientCheated(Event, frozen=True, kw_only=True):
-    """A client broke a rule because fault injection told it to."""
+    """A client broke a rule by fault injection."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -68,7 +68,7 @@ class ClientCheated(Event, frozen=True, kw_only=True):
 
 
 class PartyExited(Event, frozen=True, kw_only=True):
-    """The process of a party ended as it should; reported by the simulation that started it."""
+    """The process of a party ended normally; reported by the simulation that started it."""
 
     LEVEL: ClassVar[Level] = "debug"
 
@@ -84,7 +84,7 @@ class PartyFailed(Event, frozen=True, kw_only=True):
 
     reason: str
     again: bool = False
-    """Whether the same was reported of another client of this process."""
+    """Whether the same failure was reported for another client of this process."""
 
     @property
     def text(self) -> str:
@@ -105,7 +105,7 @@ class ProcessesShared(Event, frozen=True, kw_only=True):
     clients: int
     workers: int
     turns: int
-    """Clients that take turns in a process, at most."""
+    """Most clients that take turns in a process."""
     reason: str
     train_seconds: float
     phase_seconds: float

@@ -1,9 +1,9 @@
-"""The experiment file: everything that a federation needs to know before it starts, in TOML.
+"""The experiment file: the complete configuration of a federation, in TOML.
 
 The structs below are the schema. msgspec checks types and bounds; `Experiment` itself checks the rules that join
-several keys, so that an experiment that exists can run. Every refusal names the file, the key, the value, the reason
-and what would be accepted. The reference documentation comes from the same annotations (reference.py). Refusals by a
-struct's __post_init__ are complete sentences already and stay as they are.
+several keys, so that every existing experiment can run. Every refusal names the file, the key, the value, the reason
+and the accepted values. The reference documentation comes from the same annotations (reference.py). Refusals by a
+struct's __post_init__ are complete sentences already and stay unchanged.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _REMOVED = {
     "protection.enforce": 'leave it out; instead of "clients" take protection.scheme = "coordinated-binary-weights"',
     "protection.skip_masked_layers": "leave it out",
 }
-"""Keys of release 0.2.0, and what to do about them."""
+"""Keys of release 0.2.0, and their replacements."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,7 @@ class Key:
     default: Any
     description: str
     choice: str = ""
-    """Which of several sections has this key, where there are several: the scheme of a protection, the kind of an
-    adapter."""
+    """Section that has this key, if there are several: the scheme of a protection, the kind of an adapter."""
 
     @property
     def is_section(self) -> bool:
@@ -75,7 +74,7 @@ class Key:
 
     @property
     def chooses(self) -> bool:
-        """Whether it says which of several sections this is."""
+        """Whether it selects one of several sections."""
         return isinstance(self.type, msgspec.inspect.LiteralType) and self.type.values == (self.choice,)
 
 
@@ -98,7 +97,7 @@ def holds(root: msgspec.Struct, key: Key) -> bool:
 
 
 def read_section(kind: type, value: Any) -> Any:
-    """msgspec's hook for [protection]; ValueError says in words what is refused."""
+    """msgspec's hook for [protection]; ValueError with the refusal in words."""
     if not isinstance(value, Mapping):
         raise ValueError(f"protection = {literal(value)}: expected a section with keys of its own")
     protection = chosen(value)
@@ -114,10 +113,9 @@ def read_section(kind: type, value: Any) -> Any:
 
 
 def refusal(error: msgspec.ValidationError, data: Mapping[str, Any], root: type[msgspec.Struct], path: str = "") -> str:
-    """What msgspec refused in `data` when it converted it to `root`: key, value, and what would be accepted.
+    """Describe msgspec's refusal to convert `data` to `root`: key, value, and the accepted values.
 
-    path: of the section that `data` is, in the whole file.
-    """
+    path: of the section `data` in the whole file."""
     if error.__cause__ is not None:
         return str(error.__cause__)
     known: dict[str, Key] = {}
@@ -182,7 +180,7 @@ def accepted(kind: msgspec.inspect.Type) -> str:
 
 
 def literal(value: object, longest: int | None = _LONGEST_VALUE) -> str:
-    """A value as TOML writes it, cut short if it is longer than `longest`."""
+    """A value in TOML syntax, shortened if it is longer than `longest`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
@@ -197,7 +195,7 @@ def literal(value: object, longest: int | None = _LONGEST_VALUE) -> str:
 
 
 def _misplaced(data: Mapping[str, Any], known: Mapping[str, Key], choices: Mapping[str, list[str]]) -> Iterator[str]:
-    """Keys of a section that is one of several, which another one of them has; choices: which have it, by path."""
+    """Keys that belong to an alternative of a section; choices: the alternatives that have it, by path."""
     for key in known.values():
         choosing = msgspec.inspect.LiteralType(tuple(choices.get(key.path, ())))
         section, _, chooser = key.path.rpartition(".")
@@ -250,7 +248,7 @@ def _keys(kind: msgspec.inspect.Type, path: str) -> Iterator[Key]:
                 sections.append(key)
             else:
                 yield key
-        # Last, because in TOML what follows a section is in it.
+        # Last, because in TOML the lines behind a section header belong to it.
         for key in sections:
             yield key
             yield from _keys(key.type, key.path)
@@ -267,13 +265,13 @@ def _unknown(data: Mapping[str, Any], known: Mapping[str, Key], section: str = "
 
 
 def _suggestion(section: str, name: str, known: Mapping[str, Key]) -> str:
-    """Keys of a similar name in the same section, else in whatever section, else all keys of the section."""
+    """Keys of a similar name in the same section, else in any section, else all keys of the section."""
     if (remedy := _REMOVED.get(f"{section}{name}")) is not None:
         return f"it was removed after release 0.2.0: {remedy}"
     if not section and name == "distillation":
         return "it is a section of `tacit distill` alone; leave it out for others"
     siblings = [path for path in known if path.rpartition(".")[0] == section.rstrip(".")]
-    # Of another section only what is nearly the same.
+    # From other sections only close matches.
     for candidates, cutoff in ((siblings, 0.6), (known, 0.8)):
         leaves = [path.rpartition(".")[2] for path in candidates]
         for similar in get_close_matches(name.rpartition(".")[2], leaves, n=1, cutoff=cutoff):
@@ -302,18 +300,18 @@ def _lengths(least: int | None, most: int | None, unit: str) -> str:
 
 
 USUAL_CLIENTS: Final = 5
-"""Clients of a simulation whose experiment names no number."""
+"""Default number of clients of a simulation."""
 USUAL_CLIP: Final = 0.25
-"""Largest absolute coordinate of an update where the experiment says nothing."""
+"""Default bound on an update's coordinate."""
 UNKNOWN_WEIGHT: Final = 2000
-"""Largest weight of one client where the experiment names none and nobody can compute it."""
+"""Largest weight of one client if the experiment sets none and nobody can compute it."""
 LONGEST_SECONDS: Final = 86400.0
 
 Seconds = Annotated[float, Meta(gt=0.0, le=LONGEST_SECONDS)]
 
 
 class FederationSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[federation]: who takes part, and for how long."""
+    """[federation]: participants and duration."""
 
     clients: Annotated[
         Annotated[int, Meta(ge=2, le=1000)] | Literal["all"],
@@ -429,7 +427,7 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Deadlines(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[deadlines]: how long the server waits, in seconds."""
+    """[deadlines]: the server's timeouts, in seconds."""
 
     join: Annotated[
         Seconds,
@@ -450,7 +448,7 @@ class Deadlines(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Simulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[simulate]: how a simulation spreads over its machine."""
+    """[simulate]: distribution of a simulation over its machine."""
 
     workers: Annotated[
         int,
@@ -464,7 +462,7 @@ class Simulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class ExperimentError(ValueError):
-    """An experiment that cannot run; the text names the file, the key, the value and what would be accepted."""
+    """A rejected experiment; the text names the file, the key, the value and the accepted values."""
 
 
 class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -499,7 +497,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         Simulation, Meta(description="How `tacit simulate` spreads over one machine; hosts do not look at it.")
     ] = Simulation()
     policy: Annotated[ClientPolicy, Meta(description="What a client accepts from the server.")] = msgspec.field(
-        # Made when it is needed: a protection may be registered later.
+        # Created on demand: a protection may be registered later.
         default_factory=ClientPolicy
     )
 
@@ -511,7 +509,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             self._check_number()
 
     def _check_number(self) -> None:
-        """Raise ValueError for what this number of clients cannot do."""
+        """Raise ValueError if this number of clients is insufficient."""
         self._check_fraction()
         self._check_ring()
         self._check_protection()
@@ -521,12 +519,12 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def clients(self) -> int:
-        """Clients to start in a simulation; between hosts `numbered` says how many take part."""
+        """Clients to start in a simulation; between hosts `numbered` gives the number of participants."""
         return USUAL_CLIENTS if self.federation.clients == "all" else self.federation.clients
 
     def numbered(self, clients: int) -> Self:
-        """The experiment with a number of clients: its own, or this one where all are to take part. ValueError if it
-        cannot run with so many."""
+        """The experiment with a number of clients: its own, or this one if all take part. ValueError if it cannot run
+        with so many."""
         if self.federation.clients != "all":
             return self
         return msgspec.structs.replace(self, federation=msgspec.structs.replace(self.federation, clients=clients))
@@ -538,22 +536,22 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return self.clients if fraction == 1 else max(1, share(fraction, self.clients))
 
     def groups(self) -> tuple[int, ...]:
-        """The number of every client's group in the roster: as many groups as there can be; all 0 without groups."""
+        """The number of every client's group in the roster, in as many groups as possible; all 0 without groups."""
         return group_numbers(self.clients, self.federation.group_size)
 
     def graph_parameters(self) -> GraphParameters:
-        """Neighbours of a client, and the threshold: as configured, or as computed."""
+        """Neighbours of a client, and the threshold, as configured or computed."""
         return self.terms().parameters(self.cohort)
 
     @property
     def clip(self) -> float:
-        """Largest absolute coordinate of an update: as configured, or as computed."""
+        """Largest absolute coordinate of an update, as configured or computed."""
         noise = self.protection.noise()
         computed = USUAL_CLIP if noise is None else (noise.norm or USUAL_CLIP) + noise.room
         return self.aggregation.clip or computed
 
     def terms(self, clients: int = 0) -> Proposal:
-        """What the server of this experiment chooses for the sum; clients: of the roster, if more than take part."""
+        """The server's parameters of the sum; clients: of the roster, if more than take part."""
         chosen = msgspec.structs.asdict(self.aggregation)
         del chosen["ring_bits"]
         chosen["colluders"] = share(chosen.pop("corrupt"), max(clients, self.clients))
@@ -570,11 +568,11 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def ring_bits(self) -> int | None:
-        """Width of a word, None for as many bits as are enough; without secure aggregation there is no ring."""
+        """Width of a word, None for the smallest sufficient one; without secure aggregation there is no ring."""
         return (self.aggregation.ring_bits or None) if self.aggregation.mode != "none" else None
 
     def packing(self, *, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...]) -> AnyPacking:
-        """How a contribution is laid out in words for a model of these tensors. ValueError if a sum could wrap."""
+        """Layout of a contribution in words for a model of these tensors. ValueError if a sum could wrap."""
         return self.terms().packing_of(
             form=self.protection.facts().form,
             tensor_sizes=tensor_sizes,
@@ -589,16 +587,16 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def hides(self) -> bool:
-        """Whether what is drawn for the protection or the encryption of the model is to stay unknown."""
+        """Whether random draws of the protection or the model encryption must stay secret."""
         return self.encryption is not None or not isinstance(self.protection, NoProtection)
 
     @property
     def remembers(self) -> bool:
-        """Whether clients remember something from round to round, until the run is over."""
+        """Whether clients keep state from round to round, until the run is over."""
         return self.protection.remembering(self.training) or self.encryption is not None
 
     def outline(self) -> Configuration:
-        """The configuration that this experiment leads to, of a model of one value; ValueError if there is none."""
+        """The configuration of this experiment for a model of one value; ValueError if there is none."""
         terms, facts, encryption = self.terms(), self.protection.facts(), self.encryption
         return Configuration(
             **msgspec.structs.asdict(terms),
@@ -617,10 +615,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         self.check_drawn(self.clients, [*Counter(filter(None, self.groups())).values()])
 
     def check_drawn(self, roster: int, sizes: Sequence[int]) -> None:
-        """Raise ValueError, naming what would do, if the rounds cannot be held with clients drawn like this.
+        """Raise ValueError, naming sufficient values, if client sampling leaves too few clients for the rounds.
 
-        roster: its clients; sizes: of its groups, if it has any.
-        """
+        roster: its clients; sizes: of its groups, if it has any."""
         if (fraction := self.federation.fraction) == 1:
             return
         if self.encryption is not None:
@@ -669,7 +666,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def factories(self) -> dict[str, str]:
-        """What is of one's own, by key: functions that every party has installed."""
+        """Custom functions, by key, which every party has installed."""
         named = {"model": self.model.factory, "data": self.data.factory, "training": self.training.factory}
         return {f"{section}.factory": name for section, name in named.items() if name}
 
@@ -760,7 +757,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 def _fraction(part: int, whole: int) -> float:
-    """The smallest fraction of four decimals that, rounded down, is this part."""
+    """The smallest fraction of four decimals that, rounded down, gives this part."""
     return -(-part * 10_000 // whole) / 10_000
 
 
@@ -772,16 +769,15 @@ Kind = TypeVar("Kind", bound=Experiment)
 
 
 def load(path: Path, *, numbered: bool = True) -> Experiment:
-    """Reads an experiment file. Raises ExperimentError.
+    """Read an experiment file. Raises ExperimentError.
 
-    numbered: whether it must be able to run with its number of clients, the usual one where all are to take part;
-    between hosts the roster says how many these are.
-    """
+    numbered: whether it must be able to run with its number of clients, the default one if all take part; between hosts
+    the roster determines the number."""
     return load_as(Experiment, path, numbered=numbered)
 
 
 def load_as(kind: type[Kind], path: Path, *, numbered: bool = True) -> Kind:
-    """Reads the file of an experiment that has more sections. Raises ExperimentError."""
+    """Read the file of an experiment with additional sections. Raises ExperimentError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -792,7 +788,7 @@ def load_as(kind: type[Kind], path: Path, *, numbered: bool = True) -> Kind:
 
 
 def is_adaptation(path: Path) -> bool:
-    """Whether the file of an experiment is of an adaptation; what is wrong with it is for whoever loads it to say."""
+    """Whether the file of an experiment is of an adaptation; errors are left for the loader to report."""
     try:
         return "adaptation" in tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
@@ -800,7 +796,7 @@ def is_adaptation(path: Path) -> bool:
 
 
 def parse(text: str, where: str) -> Experiment:
-    """Reads an experiment from TOML text; `where` stands in front of every refusal. Raises ExperimentError."""
+    """Read an experiment from TOML text; `where` begins every refusal. Raises ExperimentError."""
     return _parse(Experiment, text, where)
 
 
@@ -813,7 +809,7 @@ def _parse(kind: type[Kind], text: str, where: str, *, numbered: bool = True, fo
 
 
 def _from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """The content of a file with its paths as absolute ones, which stay what they are in a run directory."""
+    """Content of a file with absolute paths, which remain valid in a run directory."""
     paths = {"data": image_paths(data["data"])} if isinstance(data.get("data"), dict) else {}
     paths["model"] = ("checkpoint",)
     placed = {key: at_home(data[key], names, folder) for key, names in paths.items() if isinstance(data.get(key), dict)}
@@ -821,14 +817,14 @@ def _from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def built(content: dict[str, Any], where: str) -> Experiment:
-    """An experiment from the keys and sections of a file; `where` stands in front of refusals. ExperimentError.
+    """An experiment from the keys and sections of a file; `where` begins every refusal. ExperimentError.
 
-    Paths are those of the current folder."""
+    Paths are relative to the current folder."""
     return _build(Experiment, _from(Path.cwd(), content), where)
 
 
 def check_factories(experiment: Experiment, where: str) -> None:
-    """Raise ExperimentError for a function of one's own that is not installed here; none is imported."""
+    """Raise ExperimentError for a custom function that is not installed here; none is imported."""
     for key, name in experiment.factories.items():
         try:
             check_installed(key, name)
@@ -837,7 +833,7 @@ def check_factories(experiment: Experiment, where: str) -> None:
 
 
 def settings_of(given: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Values by section and key from "SECTION.KEY=VALUE", with values as of TOML, or text. ExperimentError."""
+    """Values by section and key from "SECTION.KEY=VALUE", with values in TOML, or text. ExperimentError."""
     found: dict[str, dict[str, Any]] = {}
     for setting in given:
         key, equals, text = setting.partition("=")
@@ -849,7 +845,7 @@ def settings_of(given: Sequence[str]) -> dict[str, dict[str, Any]]:
         except tomllib.TOMLDecodeError:
             value = text.strip()
         found.setdefault(section, {})[name] = value
-    # Paths are those of the current folder, as of all arguments.
+    # Paths are relative to the current folder, as in all arguments.
     return _from(Path.cwd(), found)
 
 
@@ -863,7 +859,7 @@ def with_overrides(
     more: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     where: str = "overrides",
 ) -> Kind:
-    """The experiment with other values for those given, checked again as a whole; more: by section and key. Raises
+    """The experiment with these values replaced, checked again as a whole; more: by section and key. Raises
     ExperimentError."""
     data = msgspec.to_builtins(experiment)
     given = {"federation": {"clients": clients, "rounds": rounds, "seed": seed}, "simulate": {"workers": workers}}

@@ -1,7 +1,7 @@
 """Incidents of a run, in sentences: cheating clients, failed or incomplete rounds, changed members, lost servers.
 
-All of it follows from the state of the run. A killed server logs nothing of its end: that it was lost is known from its
-clients, and in which round from the last events of it, or of the session that goes on.
+All incidents follow from the state of the run. A killed server does not log its end: its loss is known from its
+clients, and the round from its last events, or from those of the next session.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tacit.parties.runs.state import RunState, without
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened. session and round count from 1; what: `cheat`, `aborted`, `absent`, `members`,
-    `copy`, `server-lost`, `stopped`."""
+    """One incident. session and round count from 1; what: `cheat`, `aborted`, `absent`, `members`, `copy`,
+    `server-lost`, `stopped`."""
 
     session: int
     round: int
@@ -54,7 +54,7 @@ def _aborted(state: RunState, session: int) -> Iterator[tuple[float, Incident]]:
 
 
 def _absent(state: RunState, session: int) -> Iterator[tuple[float, Incident]]:
-    """Rounds whose absent clients, or the reasons for it, are others than in the round before."""
+    """Rounds whose absent clients, or reasons, differ from those of the previous round."""
     before: Mapping[str, str] = {}
     for round in state.rounds:
         if round.session == session:
@@ -87,7 +87,7 @@ def _cut_short(state: RunState, session: int) -> Incident:
     later = [round for round in state.rounds if round.session > session]
     finished = max((round.number for round in state.rounds if round.session <= session and round.result), default=0)
     open_here = here[-1].number if here and here[-1].result is None else None
-    # A server that is lost before it wrote that the round begins is lost in the one that is held next.
+    # A server lost before it wrote that a round begins is counted as lost in the next round.
     following = min((round.number for round in later if round.session == later[0].session), default=None)
     number = following if open_here is None else open_here
     lost = state.sessions[session - 1].server_lost

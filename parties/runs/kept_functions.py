@@ -1,7 +1,7 @@
-"""Functions that no module has, by value, in the run directory: of notebooks, partials, lambdas, and scripts.
+"""Functions without an importable module, stored by value in the run directory: notebooks, partials, lambdas, scripts.
 
 Other processes import them from a module that is written there, DIR/own/own_functions_*.py, which loads a pickle beside
-it. So a run directory with them has code: whoever resumes it runs that.
+it. So a run directory with them contains code, and resuming it runs that code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class KeptFunctions:
 
     @classmethod
     def of(cls, functions: Mapping[str, Callable[..., Any]]) -> KeptFunctions:
-        """ValueError, with the reason, for one that has no value of its own, as one that holds an open file."""
+        """ValueError, with the reason, for a function that cannot be stored, such as one that holds an open file."""
         import cloudpickle
 
         try:
@@ -63,8 +63,8 @@ class KeptFunctions:
 
 
 def find(directory: Path) -> str:
-    """Have this process, and those that it starts, find the functions of a run directory; the name of their module, or
-    "" if there is none."""
+    """Make the functions of a run directory importable in this process and its children; returns the name of their
+    module, or "" if there is none."""
     folder = (directory / _FOLDER).absolute()
     module = next((path.stem for path in sorted(folder.glob(f"{_PREFIX}*.py"))), "")
     if module and str(folder) not in sys.path:

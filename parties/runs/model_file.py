@@ -1,4 +1,4 @@
-"""What `tacit models show` says of a model file."""
+"""Result of `tacit models show`: the contents of a model file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ModelFile(Result, frozen=True, kw_only=True, tag="tacit.model.1"):
 
     @classmethod
     def of(cls, path: Path) -> ModelFile:
-        """Read the header of a file. FileNotFoundError; ValueError for one that is no model."""
+        """Read the header of a file. FileNotFoundError; ValueError if it is no model."""
         metadata, shapes = header_of(path)
         progress = progress_of(metadata)
         return cls(
@@ -46,7 +46,7 @@ class ModelFile(Result, frozen=True, kw_only=True, tag="tacit.model.1"):
         )
 
     def view(self) -> Iterator[Table | str]:
-        """A line of figures, and what the description says."""
+        """A line of sizes, and the description."""
         yield f"{self.file}: {self.parameters:,} numbers in {self.tensors} tensors"
         if self.description is None:
             yield "it has no description, since Tacit has not written it"

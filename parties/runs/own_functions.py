@@ -1,5 +1,5 @@
-"""Runs of functions of one's own: the experiment that names them, so that other processes of this machine find them,
-and what such a run leaves."""
+"""Runs with custom functions: the experiment that names them, so that other processes of this machine find them, and
+the results of such a run."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ Function = Callable[..., Any]
 
 
 class FederationError(Exception):
-    """A federation failed, or not all of its rounds were completed; the message says who failed, and why."""
+    """A federation failed, or not all of its rounds were completed; the message names the party at fault and the
+    reason."""
 
     def __init__(self, message: str, result: FederationResult | None = None) -> None:
         super().__init__(message)
         self.result = result
-        """What there is of the run; None at a client, and before there is one."""
+        """Partial result of the run; None at a client, and before there is one."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ class FederationResult:
     """The run directory, as `tacit simulate` leaves it (docs/run-directory.md)."""
     experiment: Experiment = field(repr=False)
     summary: Summary | None = field(repr=False)
-    """That of summary.json; None where the run ended before one could be made."""
+    """Content of summary.json; None if the run ended before it was written."""
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict, repr=False)
-    """What `evaluate` returned, by round."""
+    """Results of `evaluate`, by round."""
 
     @property
     def completed(self) -> int:
-        """Rounds that have a sum."""
+        """Rounds with a sum."""
         return self.summary.completed if self.summary else 0
 
     @cached_property
@@ -63,13 +64,14 @@ class FederationResult:
         return model.eval()
 
     def checked(self, reasons: Mapping[str, list[str]]) -> FederationResult:
-        """This result. FederationError if rounds are missing; reasons: failures, each with who reported it."""
+        """Return this result. FederationError if rounds are missing; reasons: failures, each with the reporting
+        parties."""
         rounds = self.experiment.federation.rounds
         if self.completed == rounds:
             return self
         where = self.directory / "logs"
         lines = [f"{self.completed} of {rounds} rounds were completed; what the parties said is in {where}"]
-        # What the server says is the echo of what happened to clients.
+        # The server's reason only repeats the clients' failures.
         for reason, who in sorted(reasons.items(), key=lambda entry: "server" in entry[1]):
             lines.append(f"{', '.join(sorted(who, key=lambda name: (len(name), name)))}: {reason}" if who else reason)
         raise FederationError("\n  ".join(lines), self)
@@ -79,7 +81,7 @@ class FederationResult:
 class Round:
     event: RoundEnded = field(repr=False)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What `evaluate` returned."""
+    """Result of `evaluate`."""
 
     @property
     def number(self) -> int:
@@ -92,16 +94,17 @@ class Round:
 
 
 _SECTIONS: Final = {"model": "model", "data": "data", "training": "train"}
-"""The sections that name functions, with the names of what they are for."""
+"""Sections that name functions, with the parameters that take them."""
 _MOST_KEPT: Final = 64 << 20
-"""Bytes of the functions of a script that are kept, so that a command can go on with its run."""
+"""Most bytes of stored functions of a script, with which a command can resume its run."""
 
 
 def named_functions(
     where: str, functions: Mapping[str, Function | None], *, keep: bool
 ) -> tuple[dict[str, str], KeptFunctions | None]:
-    """Names of functions by their sections, for other processes of this machine, and those that the run directory is to
-    have. keep: whether it may have some. ValueError, which `where` begins, for one that others cannot find."""
+    """Names of functions by their sections, for other processes of this machine, and those to store in the run
+    directory. keep: whether it may store some. ValueError, which `where` begins, for a function that others cannot
+    find."""
     named: dict[str, str] = {}
     kept: dict[str, Function] = {}
     for section, one in functions.items():
@@ -134,8 +137,8 @@ def named_functions(
 def experiment_of(
     where: str, named: Mapping[str, str], *, clients: int, rounds: int, keys: Mapping[str, Any], seed: int | None = None
 ) -> Experiment:
-    """An experiment of these functions; keys: more keys and sections of an experiment file. ValueError, which `where`
-    begins, for what is no experiment."""
+    """An experiment with these functions; keys: more keys and sections of an experiment file. ValueError, which `where`
+    begins, for an invalid experiment."""
     ours: dict[str, dict[str, Any]] = {section: {"factory": name} for section, name in named.items()}
     ours["policy"] = {"factories": [name for section, name in named.items() if section != "data"]}
     ours["federation"] = {"clients": clients, "rounds": rounds} | ({} if seed is None else {"seed": seed})
@@ -144,7 +147,7 @@ def experiment_of(
 
 
 def with_kept(experiment: Experiment, module: str) -> Experiment:
-    """The experiment of a script with the functions that its run directory has in this module."""
+    """The experiment of a script with the functions stored in this module of its run directory."""
     changed = {
         section: structs.replace(getattr(experiment, section), factory=f"{module}:{key}")
         for section, key in _SECTIONS.items()
@@ -156,12 +159,12 @@ def with_kept(experiment: Experiment, module: str) -> Experiment:
 
 
 _FREE: Final = {"federation.rounds", "policy.factories", *(f"{section}.factory" for section in _SECTIONS)}
-"""Keys in which a run may differ from how it began: its length, and where its functions are found."""
+"""Keys that may change in a run: its length, and the locations of its functions."""
 
 
 def differences(began: Experiment, now: Experiment, *, free: Collection[str] = ()) -> list[str]:
-    """Keys with another value than a run began with, each with both; how it runs on this machine does not count, nor do
-    those that are free."""
+    """Keys whose value differs from that at the run's start, each with both values; ignores `free` keys, and the
+    distribution over this machine."""
     found = []
     first, second = to_builtins(began), to_builtins(now)
     for section in sorted({*first, *second} - {"simulate", "deadlines", "name"}):

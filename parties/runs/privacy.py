@@ -5,9 +5,9 @@ updates then differ by at most 2 dp_clip in Euclidean norm, and each carries noi
 round is a Gaussian mechanism of noise multiplier dp_noise / 2, and the rounds together one whose inverse square is the
 sum of theirs (Dong, Roth and Su 2022, "Gaussian Differential Privacy"). Epsilon is as in Balle and Wang 2018, exact.
 
-Every round that a client takes part in counts in full, also where the server draws its cohort: amplification by
-sampling does not apply, because the server knows its draws. An update for a round that was never closed, as when the
-server was killed, counts as one more.
+Every round that a client takes part in counts in full, even with client sampling: amplification by sampling does not
+apply, because the server knows its draws. An update for a round that was never closed, as when the server was killed,
+counts as one more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tacit.parties.runs.results import Caution
 from tacit.parties.session.events import RoundEnded
 
 MOST_EPSILON: Final = 10.0
-"""Above it a guarantee is next to none: what is seen may change an adversary's odds by a factor of exp(10), 22,000."""
+"""Above it a guarantee is next to none: an observation may change an adversary's odds by a factor of exp(10),
+22,000."""
 
 
 class PrivacyGuarantee(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,13 +33,13 @@ class PrivacyGuarantee(msgspec.Struct, frozen=True, kw_only=True):
 
     delta: float
     epsilon_update: float | None
-    """Towards an adversary that sees single updates: the server without secure aggregation."""
+    """Against an adversary that sees single updates: the server without secure aggregation."""
     epsilon_sum: float | None
-    """Towards an adversary that sees nothing but sums. The noise of all clients in a sum adds up, without that of
-    colluding clients; where noise is cut or rounded away, only the client's own counts."""
+    """Against an adversary that sees only sums. The noise of all clients in a sum adds up, except that of colluding
+    clients; if noise is clipped or rounded away, only the client's own counts."""
 
     def view(self) -> Iterator[str]:
-        """Both, and a warning where that of sums is next to none."""
+        """Both, and a warning if that of sums is next to none."""
         yield (
             f"differential privacy of a client, delta {self.delta:g}: epsilon {_shown(self.epsilon_update)} for an "
             f"adversary that sees its updates, {_shown(self.epsilon_sum)} for one that sees only sums"
@@ -57,17 +58,16 @@ def _shown(epsilon: float | None) -> str:
 def guarantee(
     experiment: Experiment, rounds: Sequence[RoundEnded], updates: Mapping[str, int], *, colluders: int
 ) -> PrivacyGuarantee | None:
-    """Return the guarantee of a run; None without noise. updates: how many each client made, where that is known;
+    """Return the guarantee of a run; None without noise. updates: number of each client's updates, if known;
     colluders: clients whose noise does not count.
 
     Without dp_clip noise of any size guarantees nothing. Neither do sums without secure aggregation, where the server
-    sees more than the sums.
-    """
+    sees more than the sums."""
     noise, aggregation = experiment.protection.noise(), experiment.aggregation
     if noise is None:
         return None
     cohorts = [frozenset(round.cohort) for round in rounds]
-    # A round that was aborted opened no sum, but is counted as the least that it could have.
+    # An aborted round opened no sum, but counts as the smallest possible one.
     honest = [max(1, len(round.survivors) - colluders) for round in rounds]
     if not _arrives_whole(experiment, noise):
         honest = [1] * len(rounds)

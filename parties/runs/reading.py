@@ -1,10 +1,10 @@
 """Read the state of a run from the event logs of its parties, clocks of several hosts aligned to the server's.
 
-Clocks are aligned by the messages that both ends noted, after D. L. Mills, "Internet Time Synchronization", IEEE Trans.
-Commun. 39(10), 1991, section III. No message takes less than no time, so each bounds what a client's clock is ahead
-from one side; at another moment, by as much more as two clocks may drift apart until then. The estimate is the middle
-between the tightest bounds. Bounds that contradict each other show that a clock was set: a new stretch begins there.
-Where the bounds admit that both clocks are the same, times are left.
+Clocks are aligned by the messages that both ends recorded, after D. L. Mills, "Internet Time Synchronization", IEEE
+Trans. Commun. 39(10), 1991, section III. Every message takes time, so each bounds the offset of a client's clock from
+one side; at another moment, the bound is wider by the possible drift. The estimate is the middle between the tightest
+bounds. Contradicting bounds show that a clock was set: a new stretch begins there. If the bounds admit equal clocks,
+times are left unchanged.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tacit.protocol.core.events import Event
 Events = list[Event]
 
 DRIFT: Final = 200e-6
-"""Seconds by which two clocks drift apart in a second, at most: either is a quartz that is off by 100 ppm or less."""
+"""Largest drift of two clocks per second: each is a quartz with an error of 100 ppm or less."""
 
 
 class _Note(NamedTuple):
-    """A message as an end noted it: with whom, in which session and round, its number, when."""
+    """One end's record of a message: peer, session, round, number, time."""
 
     peer: str
     session: str
@@ -49,7 +49,7 @@ class _Bound(NamedTuple):
     ahead: float
     upper: bool
     line: int
-    """Where the client's log has it."""
+    """Line in the client's log."""
 
 
 @dataclass
@@ -89,7 +89,7 @@ class _Stretch:
         return max(self.times[0] - time, time - self.times[-1], 0.0)
 
     def ahead(self, time: float) -> tuple[float, float]:
-        """The estimate at a time of the client's clock, and by how much it may be wrong; infinite if nobody knows."""
+        """The estimate at a time of the client's clock, and its largest error; infinite if unknown."""
         place = bisect_left(self.times, time)
         near = [index for index in (place - 1, place) if 0 <= index < len(self.times)]
         low = max(self.lows[index] - DRIFT * abs(time - self.times[index]) for index in near)
@@ -103,7 +103,7 @@ class _Stretch:
 
 
 def align(logs: Mapping[str, Events], server: str) -> tuple[dict[str, Events], tuple[Clock, ...]]:
-    """The same logs with all times by the server's clock, and what was found of the others'."""
+    """Return the logs with all times by the server's clock, and the offsets found."""
     aligned, clocks = {server: logs[server]}, []
     for name, events in logs.items():
         if name != server:
@@ -128,7 +128,7 @@ def _align(name: str, events: Events, server: Events) -> tuple[Events, Clock]:
 
 
 def _stretch_of(stretches: Sequence[_Stretch], time: float, line: int) -> _Stretch:
-    """The one whose messages are nearest in time; of those within which the time lies, the first that the log is in."""
+    """The stretch whose messages are nearest in time; of several that contain the time, the log's first."""
     return min(stretches, key=lambda stretch: (stretch.distance(time), stretch.last_line < line))
 
 
@@ -145,7 +145,7 @@ def _stretches(bounds: Sequence[_Bound]) -> list[_Stretch]:
 
 
 def _bounds(name: str, events: Events, server: Events) -> list[_Bound]:
-    """What the messages that both ends noted tell, in the order of the client's log."""
+    """Bounds from the messages that both ends recorded, in the order of the client's log."""
     found = []
     for ours, theirs in (("received", "sent"), ("sent", "received")):
         there = _by_message(_notes(server, theirs, peer=name))
@@ -165,7 +165,7 @@ def _notes(events: Events, direction: str, peer: str | None = None) -> Iterator[
 
 
 def _by_message(notes: Iterator[tuple[int, _Note]]) -> dict[tuple[str, int, int], tuple[int, _Note]]:
-    """By session, round and number; without those that are there twice, as after a conversation that began anew."""
+    """Index records by session, round and number, without duplicates, as after a conversation that began anew."""
     listed = list(notes)
     counts = Counter((note.session, note.round, note.sequence) for _, note in listed)
     keyed = {(note.session, note.round, note.sequence): (line, note) for line, note in listed}
@@ -173,17 +173,16 @@ def _by_message(notes: Iterator[tuple[int, _Note]]) -> dict[tuple[str, int, int]
 
 
 def natural(name: str) -> list[tuple[str, int]]:
-    """A key by which client-2 comes before client-10."""
+    """A sort key that puts client-2 before client-10."""
     return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", name)]
 
 
 def read_state(*places: Path) -> RunState:
-    """The state that event logs lead to: places are logs, and directories of logs or of runs.
+    """Fold event logs into a state: places are logs, and directories of logs or of runs.
 
-    The logs of several places are of several hosts, whose clocks are aligned. A log with a line that is not of this run
-    is read up to there, which `unread` says. EventLogError if a place has no log, or one cannot be read, is given
-    twice, or is of another version.
-    """
+    Logs of several places belong to several hosts, whose clocks are aligned. A log with a foreign line is read up to
+    there, which `unread` reports. EventLogError if a place has no log, or one cannot be read, is given twice, or is of
+    another version."""
     unread: list[Unread] = []
     logs = _read(places, unread)
     while True:
@@ -199,7 +198,7 @@ def read_state(*places: Path) -> RunState:
 
 
 def recorded(directory: Path) -> Events:
-    """All events in a directory of logs, in the order in which a RunState takes them. EventLogError as of `read`."""
+    """All events in a directory of logs, in the order in which a RunState takes them. EventLogError as in `read`."""
     logs = {name: log.events for name, log in _read([directory]).items()}
     server = _server_of(logs)
     names = sorted(logs, key=lambda name: (name != server, natural(name)))
@@ -207,10 +206,9 @@ def recorded(directory: Path) -> Events:
 
 
 def set_aside(run: RunDirectory) -> list[str]:
-    """Cut every log of a run off where it cannot be read on; what stood behind is kept in PARTY.jsonl.unread.
+    """Truncate every log of a run where it becomes unreadable; the rest is kept in PARTY.jsonl.unread.
 
-    Returns what was done, in words. EventLogError and OSError if it cannot be.
-    """
+    Returns descriptions of the changes. EventLogError, OSError."""
     done = []
     for found in read_state(run.path / "events").unread:
         lines = found.path.read_bytes().splitlines(keepends=True)
@@ -237,7 +235,8 @@ class _Log:
 
 
 def _read(places: Sequence[Path], unread: list[Unread] | None = None) -> dict[str, _Log]:
-    """All events by party, in the order of the files; unread: takes what would raise EventLogError otherwise."""
+    """All events by party, in the order of the files; unread: collects errors that would raise EventLogError
+    otherwise."""
     logs: dict[str, _Log] = {}
     for path in (path for place in places for path in _logs_in(place, alone=len(places) == 1)):
 

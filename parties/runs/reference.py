@@ -34,16 +34,15 @@ SHORT: Final = (
 
 
 def experiment_toml(experiment: Experiment, *, only: Collection[str] = ()) -> str:
-    """An experiment as TOML, every key explained in comments; parses back to the same experiment. only: the keys, if
-    not all are wanted."""
+    """An experiment as TOML, every key explained in comments; parses back to the same experiment. only: the keys to
+    include, if not all."""
     return commented_toml(experiment, type(experiment), only=only)
 
 
 def commented_toml(value: msgspec.Struct, kind: type[msgspec.Struct], *, only: Collection[str] = ()) -> str:
     """A configuration of this kind as TOML, every key explained in comments; parses back to the same.
 
-    What it does not have, a section or the keys of other protections, stands there as a comment.
-    """
+    Missing sections, and the keys of other protections, are included as comments."""
     lines: list[str] = []
     for key in keys(kind):
         if only and not any(one == key.path or (key.is_section and one.startswith(f"{key.path}.")) for one in only):

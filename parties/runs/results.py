@@ -1,8 +1,8 @@
-"""Results: what a command writes for programs, and shows to people.
+"""Results of commands, for programs and for people.
 
 A `Result` is a struct. Its encoding is the file of `--json`; its JSON Schema and its section of docs/outputs.md follow
-from its fields. Its `view` is what people see of it: sentences, and tables that the terminal (cli/output.py), pages
-(simulate/report/macros.html.j2) and Markdown and CSV (here) render from one declaration.
+from its fields. Its `view` is its presentation for people: sentences, and tables that the terminal (cli/output.py),
+pages (simulate/report/macros.html.j2) and Markdown and CSV (here) render from one declaration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 NOTHING: Final = "\N{EN DASH}"
-"""In the place of an unknown value, on pages."""
+"""Placeholder of an unknown value, on pages."""
 BYTE_UNITS: Final = ((1.0, "bytes"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))
 
 
@@ -41,7 +41,7 @@ def thousands(value: int) -> str:
 
 
 def decimals(digits: int) -> Callable[[float], str]:
-    """A number with so many digits after the point, and thousands apart."""
+    """Format numbers with so many decimals, and thousands separators."""
     return partial(_formatted, f",.{digits}f")
 
 
@@ -85,9 +85,8 @@ def _formatted(form: str, value: float) -> str:
 class Column:
     """A column of a table.
 
-    show: the text of a value, for people; never called with None, which is shown as nothing.
-    minor: rank by which a screen that is too narrow leaves columns out: the highest first, of equal ones the leftmost.
-    """
+    show: the text of a value, for people; never called with None, which is shown as nothing. minor: rank in which a
+    narrow screen drops columns: the highest first, of equal ones the leftmost."""
 
     heading: str
     show: Callable[[Any], str] = label
@@ -121,23 +120,22 @@ class Table:
 
 
 class Caution(str):
-    """A sentence that warns."""
+    """A warning sentence."""
 
     __slots__ = ()
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
-    """Base of all results. A subclass has a tag "tacit.NAME.NUMBER", which the file begins with.
+    """Base of all results. A subclass has a tag "tacit.NAME.NUMBER", which begins the file.
 
-    Keys keep their name and meaning, and others may join them; the number rises when one is taken away or changes.
-    """
+    Keys keep their name and meaning, and new ones may be added; the number rises when one is removed or changes."""
 
     def view(self) -> Iterable[Table | str]:
         """Yield the tables and sentences shown to people, in order."""
         return ()
 
     def write(self, path: Path) -> None:
-        """Write it as a file for programs. OSError, as of `writing`, if it cannot be written."""
+        """Write it as a file for programs. OSError, as in `writing`."""
         # Imported here: commands import this module before they import anything slow.
         from tacit.parties.runs.directory import write_json
 
@@ -156,7 +154,7 @@ def markdown(table: Table) -> list[str]:
 
 
 def write_csv(table: Table, path: Path) -> None:
-    """Write the values as they are, unknown ones empty. OSError, as of `writing`, if it cannot be written."""
+    """Write the raw values, unknown ones empty. OSError, as in `writing`."""
     from tacit.parties.runs.directory import writing
 
     with writing(path), path.open("w", encoding="utf-8", newline="") as file:

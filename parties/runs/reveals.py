@@ -1,4 +1,4 @@
-"""What a simulated adaptation reveals to data owners of the outputs of blocks, and what that protects, in words.
+"""Disclosures to data owners of block outputs in a simulated adaptation, and the protected values, in words.
 
 They are the same on the screen, in summary.json, in the report and in the documentation.
 """

@@ -1,8 +1,8 @@
-"""A model that others may ask, as its owner finds it: the experiment that it came from, its images, and its weights.
+"""A model for private inference at its owner: its experiment, its images, and its weights.
 
-`tacit distill` leaves a student, whose functions are polynomials; the global model of a run and a checkpoint of timm's
-keep theirs. Bounds are those of what occurs on typical images, which come with a checkpoint, and may come with a run: a
-server of hosts has none of the images that its model was trained on.
+`tacit distill` leaves a student, whose functions are polynomials; the global model of a run and a timm checkpoint keep
+theirs. Bounds are measured on typical images, which come with a checkpoint, and may come with a run: a server of hosts
+has none of the images that its model was trained on.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
 _TYPICAL_IMAGES: Final = 2048
 _TYPICAL_TOKENS: Final = 1 << 17
-"""Fewer images where they have many tokens: each shows more, and takes longer."""
+"""Most tokens of calibration images: an image with more tokens shows more, and takes longer."""
 _REHEARSED: Final = 1024
 _MARGIN: Final = 1.5
-"""How much wider bounds are than what typical images reach, where no distillation has said it."""
+"""Margin of bounds over typical images, if no distillation set one."""
 _UNLIKE: Final = 4.0
-"""Deviations of the training images by which typical ones of another range of pixels differ from these."""
+"""Largest deviation of typical images' pixels from the training images', in the latter's standard deviations."""
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """The model that `tacit distill` or a run has left, or that a checkpoint holds."""
+    """The result of `tacit distill` or of a run, or a checkpoint."""
 
     experiment: Experiment | None
-    """None of a checkpoint."""
+    """None for a checkpoint."""
     data: Dataset
-    """Its training images are typical ones, and without labels, where there is no experiment."""
+    """Without an experiment its training images are the typical ones, without labels."""
     transformer: FriendlyTransformer = field(repr=False)
     scaling: Scaling = SQUASHED
-    """How image files are brought to its size."""
+    """Resizing of image files."""
     labelled: bool = True
     """Whether its images have labels."""
 
@@ -62,13 +62,13 @@ class ServedModel:
 
     @property
     def margin(self) -> float:
-        """How much wider bounds are than what typical images reach."""
+        """Margin of bounds over typical images."""
         experiment = self.experiment
         return experiment.distillation.margin if isinstance(experiment, DistillationExperiment) else _MARGIN
 
     @property
     def interface(self) -> Interface:
-        """What data owners are told of its images. ValueError for classes whose names cannot be told."""
+        """Description of its images for data owners. ValueError for class names that cannot be sent."""
         from tacit.parties.inference.model import Interface
 
         mean, std = self.data.normalisation
@@ -85,16 +85,16 @@ class ServedModel:
             raise ValueError(f"what data owners are told of the model's images: {error}") from None
 
     def prepared(self, *, salt: bytes | None = None) -> PrivateModel:
-        """The model for private inference, its bounds those of typical images; salt: as of prepared_model(). ValueError
-        as of `interface`."""
+        """The model for private inference, with bounds from typical images; salt: see prepared_model(). ValueError as
+        in `interface`."""
         from tacit.parties.inference.private_model import prepared_model
 
         typical = self.typical()
         return prepared_model(self.transformer, typical, margin=self.margin, interface=self.interface, salt=salt)
 
     def typical(self) -> torch.Tensor:
-        """Training images [N, C, S, S] that show what values reach. ValueError if others stand in their place, with
-        pixels of another range: the model would answer, and what it says would be nothing."""
+        """Training images [N, C, S, S] that show the ranges of values. ValueError if placeholders with another range of
+        pixels stand in for them: the model would return meaningless results."""
         images, _ = self._spaced(min(_TYPICAL_IMAGES, _TYPICAL_TOKENS // self.transformer.size[0]))
         mean, deviation = images.mean().item(), images.std(correction=0).item()
         if self.experiment is None and max(abs(mean), deviation) > _UNLIKE:
@@ -106,8 +106,8 @@ class ServedModel:
         return images
 
     def rehearsed(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Training images [N, C, S, S] and their labels [N], for a rehearsal of a learning. ValueError for images
-        without labels."""
+        """Training images [N, C, S, S] and their labels [N], for a training rehearsal. ValueError for images without
+        labels."""
         if not self.labelled:
             raise ValueError(
                 "a rehearsal of a learning needs labelled images: name a folder with a folder of images for each class"
@@ -120,29 +120,27 @@ class ServedModel:
 
 
 def served_experiment(directory: Path) -> Experiment:
-    """The experiment of a directory whose model can be asked, as far as that shows without torch. ValueError."""
+    """The experiment of a directory whose model can be served, as far as is known without torch. ValueError."""
     return distilled(directory) if _is_student(directory) else _trained(RunDirectory(directory))
 
 
 def read_served(directory: Path) -> ServedModel:
     """The student of a finished distillation, or the global model of a run.
 
-    Raises ValueError or OSError for a directory that holds neither, a model that cannot be asked, or images that are
-    not there any more.
-    """
+    Raises ValueError or OSError for a directory without either, an unsupported model, or missing images."""
     return read_student(directory) if _is_student(directory) else _read_trained(RunDirectory(directory))
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint of timm's, or of a run, to be served. ValueError for a file or images that are not there."""
+    """A checkpoint of timm, or of a run, to be served. ValueError for a missing file or images."""
 
     architecture: str
-    """Of timm; "": the file describes itself."""
+    """timm architecture; "": the file describes itself."""
     path: Path
     calibration: Path
     """Typical images, whose values are in range: a file, a folder of them, or an .npz."""
     image_size: int = 0
-    """As of read_pretrained()."""
+    """See read_pretrained()."""
     labelled: bool = False
     """Whether the typical images have labels: then they are a folder with a folder of images for each class, or an
     .npz."""
@@ -171,7 +169,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"calibration images {self.calibration}: {error}") from None
 
     def read(self) -> ServedModel:
-        """The model. Raises as read_pretrained() and read_described() do, and as data.read() for labelled images."""
+        """Read the model. Raises as read_pretrained() and read_described() do, and as data.read() for labelled
+        images."""
         from tacit.models import data
         from tacit.models.friendly.pretrained import read_described, read_pretrained
 
@@ -183,14 +182,14 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         if self._is_data_set:
             typical = data.read(ImagesConfiguration(**images_at(self.calibration)))
             return served_pretrained(found, typical.read_as(found.scaling, found.white).train, labelled=self.labelled)
-        # Those that cannot be read calibrate nothing, and who asks about them is told.
+        # Unreadable images are not used for calibration; their owner is informed when they are sent to inference.
         files = FileImages(readable_files(self.calibration, Skipped()), scaling=found.scaling, white=found.white)
         return served_pretrained(found, Samples(files, np.zeros(len(files), np.int64)))
 
 
 def checkpoint_of_run(directory: Path, calibration: Path) -> Checkpoint:
-    """Of the global model of a run, whose owner has typical images instead of those that it was trained on. ValueError
-    as of served_experiment() and Checkpoint."""
+    """The global model of a run, with typical images instead of those that it was trained on. ValueError as for
+    served_experiment() and Checkpoint."""
     run = RunDirectory(directory)
     if _is_student(directory):
         raise ValueError(f"{directory} is a student, whose bounds are those of what it was distilled on")
@@ -234,7 +233,7 @@ def _is_student(directory: Path) -> bool:
 
 
 def _trained(run: RunDirectory) -> Experiment:
-    """The experiment of a run whose global model is one for all, in the clear, and trained."""
+    """The experiment of a run with one trained global model in the clear."""
     experiment = experiments.load(run.experiment)
     if experiment.model.factory:
         raise _not_served(run, f"model.factory = {experiment.model.factory!r}: it is a model of one's own")
@@ -258,7 +257,7 @@ def _trained(run: RunDirectory) -> Experiment:
             raise ValueError(f"{run.model} is as the run began with it: wait until a round is finished")
     except RunDirectoryError as error:
         raise ValueError(str(error)) from None
-    # What of it was trained does not matter any more.
+    # The trained part is of no importance any more.
     return msgspec.structs.replace(experiment, model=msgspec.structs.replace(experiment.model, tune="all"))
 
 

@@ -1,8 +1,8 @@
 """State of a run or of one party as a fold over events: the one basis of summary, status, report, pages and screens.
 
-Nothing but the events decides the result. A session begins with the server's ConfigurationProposed. Logs may end
-anywhere: a killed party leaves its last phase open, and a killed server a round without a result. Times are in seconds
-since 1970 unless a field says otherwise.
+The result depends on the events alone. A session begins with the server's ConfigurationProposed. Logs may end anywhere:
+a killed party leaves its last phase open, and a killed server a round without a result. Times are in seconds since 1970
+unless a field says otherwise.
 """
 
 from __future__ import annotations
@@ -68,32 +68,32 @@ from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.states import Phase
 
 JUDGED_ON: Final = {"images": "the test images", "sums": "the images that clients train on, by their sum"}
-"""Whose accuracies and losses after rounds are, by what the server has."""
+"""Images behind the accuracies and losses after rounds, by the server's means of evaluation."""
 JUDGED_BY_CLIENTS: Final = "test images, as clients found it"
-"""The same where only clients can read the model."""
+"""The same if only clients can read the model."""
 SERVER_LOST: Final = (Code.LEFT.name, Code.TIMEOUT.name)
-"""Codes with which a client ends that has lost its server."""
+"""End codes of a client that has lost its server."""
 
 MOST_CLIPPED: Final = 0.01
-"""The part of all coordinates that a round may clip without a warning."""
+"""Clipped share of all coordinates of a round above which a warning is given."""
 CLIPPING_REMEDY: Final = (
     "raise aggregation.clip and policy.largest_clip, or lower training.learning_rate or the noise of the protection"
 )
 
 
 def clipped_part(clipped: int | None, *, survivors: int, parameters: int) -> float:
-    """The part of the coordinates of all updates in a sum that was clipped."""
+    """Clipped share of the coordinates of all updates in a sum."""
     return (clipped or 0) / max(1, survivors * parameters)
 
 
 MOST_STRANGERS: Final = 1000
-"""Strangers that are counted apart: anybody can make up keys."""
+"""Most strangers that are counted separately: anybody can make up keys."""
 MOST_NAMES: Final = 8
-"""Clients that a line names who miss a round for the same reason."""
+"""Most names in a line for clients that miss a round for the same reason."""
 
 
 def without(absent: Mapping[str, str], most: int | None = None) -> str:
-    """ "client-2 and client-3 (why), client-4 (why)"; most: how many are named of those with one reason."""
+    """ "client-2 and client-3 (why), client-4 (why)"; most: largest number of names per reason."""
     reasons: dict[str, list[str]] = {}
     for name, reason in absent.items():
         reasons.setdefault(reason, []).append(name)
@@ -118,7 +118,7 @@ class Span:
 
 @dataclass
 class RoundState:
-    """One attempt at a round. An interrupted round that a resumed run repeats is another one of the same number."""
+    """One attempt at a round. A resumed run repeats an interrupted round as another one of the same number."""
 
     session: int
     number: int
@@ -132,7 +132,7 @@ class RoundState:
     moved: int = 0
     """Payload bytes that the server sent and received."""
     lost: bool = False
-    """Whether the data owners of an adaptation do not get its sum."""
+    """Whether the data owners of an adaptation do not receive its sum."""
 
     @property
     def status(self) -> str:
@@ -146,7 +146,7 @@ class RoundState:
 
 @dataclass
 class PartyState:
-    """One party: its seconds and payload bytes by phase over all rounds, and where it is."""
+    """One party: its seconds and payload bytes by phase over all rounds, and its present phase."""
 
     name: str
     seconds: defaultdict[Phase, float] = field(default_factory=lambda: defaultdict(float))
@@ -154,21 +154,21 @@ class PartyState:
     received: Counter[Phase] = field(default_factory=Counter)
     sent_in: Counter[int] = field(default_factory=Counter)
     work: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Seconds of the protocol by kind of work, if the party lived to report them."""
+    """Seconds of the protocol by kind of work, if the party reported them at its end."""
     updates: dict[int, UpdateComputed] = field(default_factory=dict)
     updated: int = 0
-    """How many updates it made; one of a round that is held again counts again."""
+    """Number of its updates; one of a repeated round counts again."""
     trained: float = 0.0
     visits: Counter[Phase] = field(default_factory=Counter)
     phase: Phase | None = None
-    """Where it is; None before it has changed its phase in this session."""
+    """Current phase; None before its first phase of this session."""
     since: float = 0.0
     heard: float | None = None
-    """When it reported something last in this session; None if it did not."""
+    """Time of its last report in this session; None without one."""
     ended: str | None = None
-    """How it said that its session ended, or what became of its process; None if it is there, or vanished."""
+    """Its report of the session's end, or the fate of its process; None if it is present, or vanished."""
     missed: dict[int, str] = field(default_factory=dict)
-    """Rounds that ended for this client with an error, and why."""
+    """Rounds that ended for this client with an error, and the reasons."""
     failed: bool = False
     done: float = 0.0
     address: str = ""
@@ -177,17 +177,17 @@ class PartyState:
     there: set[str] = field(default_factory=set)
     """Peers that it has joined, or that have joined it: a lost link to one of them matters."""
     serving: set[str] = field(default_factory=set)
-    """Peers that it has sessions of private inference with."""
+    """Peers in a session of private inference with it."""
     connected: bool | None = None
-    """Whether it has the session of private inference that it wants; None before it tried."""
+    """Whether it has the session of private inference that it wants; None before the first attempt."""
     kept: list[ImagesKept] = field(default_factory=list)
     """Passes of images through the blocks, whose shares are kept."""
     batches: list[BatchEnded] = field(default_factory=list)
     openings: list[LearningSessionOpened] = field(default_factory=list)
     learned: int = 0
-    """The last round of adaptation that it has the result of."""
+    """Last round of adaptation whose result it has."""
     revealed: set[int] = field(default_factory=set)
-    """Rounds whose sums it revealed to anybody."""
+    """Rounds whose sums it revealed to any data owner."""
 
     @property
     def activities(self) -> dict[str, float]:
@@ -205,7 +205,7 @@ class Line:
     level: Level
     session: int
     seconds: float
-    """Since the session began."""
+    """Seconds since the session began."""
     party: str
     text: str
 
@@ -216,9 +216,9 @@ class SessionState:
     last: float
     started: float | None = None
     configured: float | None = None
-    """When the server proposed its configuration; None if it did not come to that."""
+    """Time of the server's proposal; None without one."""
     ended: bool = False
-    """Whether the server said how it ended, after it had proposed a configuration."""
+    """Whether the server reported the end after its proposal."""
     server_lost: bool = False
     """Whether a client ended because the server was gone."""
 
@@ -241,21 +241,21 @@ class Stranger:
 
 @dataclass(frozen=True)
 class Clock:
-    """A party's clock compared with the server's, by the messages that both noted."""
+    """A party's clock compared with the server's, by the messages that both recorded."""
 
     party: str
     messages: int
-    """Messages that both ends noted; without any, its times are taken as they stand."""
+    """Messages that both ends recorded; without any, its times are used unchanged."""
     ahead: float = 0.0
-    """Seconds that its clock was ahead of the server's, at its last event; 0 where the messages allow that."""
+    """Seconds that its clock was ahead of the server's, at its last event; 0 if the messages allow that."""
     uncertainty: float | None = None
-    """By how many seconds a time of its log may be wrong at most; None if not known."""
+    """Largest error of a time of its log, in seconds; None if unknown."""
     jumps: int = 0
-    """How often the clock was set meanwhile, as far as messages show."""
+    """Number of detected jumps of the clock."""
 
 
 class Unread(NamedTuple):
-    """From where on a log could not be read, and why."""
+    """First unreadable line of a log, and the reason."""
 
     path: Path
     line: int
@@ -266,7 +266,7 @@ class Unread(NamedTuple):
 
 
 _LISTED_ELSEWHERE: Final = (ClientDropped, HandshakeRefused, RoundEnded, RosterUpdated)
-"""Warnings that have tables of their own, beside that of all warnings."""
+"""Warnings with their own tables, besides that of all warnings."""
 
 
 def parse_event(text: str) -> Event:
@@ -291,58 +291,58 @@ class RunState:
     sessions: list[SessionState] = field(default_factory=list)
     configured: ConfigurationProposed | None = None
     origins: list[Invocation] = field(default_factory=list)
-    """Command, versions and machine of each session, where the server reports them."""
+    """Command, versions and machine of each session, if the server reports them."""
     seed: Seed | None = None
     classes: TestClasses | None = None
-    """Where the server has test images, and its last session came to an end."""
+    """None without test images, and until its last session ended."""
     statistics: StatisticsSummed | None = None
     judged_on: str = JUDGED_ON["images"]
     rounds: list[RoundState] = field(default_factory=list)
     warnings: list[Line] = field(default_factory=list)
     cheats: list[tuple[int, ClientCheated]] = field(default_factory=list)
-    """With the number of the session."""
+    """Cheating clients, with the number of the session."""
     rosters: list[tuple[int, int, RosterUpdated]] = field(default_factory=list)
-    """Changes of the roster at the server, with session and the last round that was over."""
+    """Changes of the roster at the server, with session and the last finished round."""
     strangers: dict[tuple[str, str, str], Stranger] = field(default_factory=dict)
     copies: list[tuple[int, CopyDetected]] = field(default_factory=list)
-    """Copied folders that the server noticed, with the number of the session."""
+    """Copied folders that the server detected, with the number of the session."""
     ended: str | None = None
-    """How the server said that the last session ended; None if it did not."""
+    """The server's report of the last session's end; None without one."""
     links: dict[str, Contact] = field(default_factory=dict)
     waiting: tuple[str, ...] = ()
-    """Whom the server waits for now; known only while it reports it."""
+    """Clients that the server waits for now; known only while it reports them."""
     waiting_since: float = 0.0
     clocks: tuple[Clock, ...] = ()
-    """Of the clients, if the run is read from the logs of several hosts."""
+    """Clocks of the clients, if the run is read from the logs of several hosts."""
     one_machine: bool = True
     """Whether all parties are processes of one user."""
     refusals: Counter[str] = field(default_factory=Counter)
     unread: list[Unread] = field(default_factory=list)
-    """Logs that are torn, or that something else has written into."""
+    """Logs that are truncated, or have foreign lines."""
     learned: dict[int, AdaptersUpdated] = field(default_factory=dict)
-    """Rounds of adaptation that data owners have the result of."""
+    """Rounds of adaptation whose result the data owners have."""
     unlearned: dict[int, str] = field(default_factory=dict)
-    """Those that they do not get, and why."""
+    """Rounds whose result they do not receive, and the reasons."""
     evaluated: dict[int, AdaptersEvaluated] = field(default_factory=dict)
-    """Common adapters on test images, by the round that they are after."""
+    """Metrics of the common adapters on test images, by the preceding round."""
 
     _current: dict[int, RoundState] = field(default_factory=dict, repr=False)
     _spans: defaultdict[int, dict[str, list[Span]]] = field(default_factory=lambda: defaultdict(dict), repr=False)
     """By round: a client may report a phase before the server's clock says that the round began."""
     _over: bool = False
-    """Whether the server said that it ends: links that are lost after that are no warning."""
+    """Whether the server reported its end: links lost after that are no warning."""
     _gone: set[str] = field(default_factory=set, repr=False)
     """Parties whose process has ended, as a supervisor reports."""
     _changing: set[str] = field(default_factory=set, repr=False)
-    """Parties that take up a later version of the roster, for which they end the session."""
+    """Parties that adopt a later version of the roster, for which they end the session."""
     _judged: defaultdict[int, dict[str, ModelEvaluated]] = field(default_factory=lambda: defaultdict(dict), repr=False)
-    """Evaluations by round and client, where clients evaluate what the server cannot read."""
+    """Evaluations by round and client, if clients evaluate models that the server cannot read."""
     _unjudged: dict[int, RoundState] = field(default_factory=dict, repr=False)
     """Rounds that the server could not evaluate."""
 
     @property
     def judges(self) -> bool:
-        """Whether anybody evaluates the models of rounds; else their accuracies are those of the training."""
+        """Whether any party evaluates the models of rounds; else their accuracies are those of the training."""
         return self.judged_on != JUDGED_ON["sums"]
 
     @property
@@ -367,8 +367,7 @@ class RunState:
     def take(self, event: Event) -> Line:
         """Add one event; those of one time come in the order server, clients. Returns it as a line for a person.
 
-        ValueError for an event that cannot follow those before it.
-        """
+        ValueError for an event that cannot follow those before it."""
         time, name = event.time, event.party
         proposed = isinstance(event, ConfigurationProposed)
         again = proposed and name == self.server and self.sessions and self.sessions[-1].configured is not None
@@ -398,7 +397,7 @@ class RunState:
         return line
 
     def close(self) -> RunState:
-        """The state of logs that hold no more: a party that did not end was in its last phase until the end."""
+        """The state of finished logs: a party that did not end was in its last phase until the end."""
         for name, party in self.parties.items():
             if party.heard is not None and party.ended is None and name not in self._changing:
                 self._end_without_farewell(name, party, party.heard)
@@ -406,7 +405,7 @@ class RunState:
         return self
 
     def forget(self) -> None:
-        """Drop all that the next events do not depend on, for a view that lives as long as its party."""
+        """Drop all state that the next events do not depend on, for a view that lives as long as its party."""
         del self.rounds[:-1], self.warnings[:], self.cheats[:], self.rosters[:], self.origins[:], self.sessions[:-1]
         self._current = {round.number: round for round in self.rounds}
         for history in (self.strangers, self.learned, self.unlearned, self.evaluated, self._judged, self._unjudged):
@@ -432,13 +431,13 @@ class RunState:
         self.server, self.configured = proposed.party, proposed
         self.sessions[-1].configured = proposed.time
         self.judged_on = JUDGED_ON[proposed.evaluates]
-        # What ended before was a first sum that failed, after which the server was started again.
+        # A failed first sum ended before, after which the server was started again.
         self._over, self.ended = False, None
         for earlier in self.parties.keys() - self._gone:
             self.parties[earlier].ended = None
 
     def _level(self, event: Event, party: PartyState) -> Level:
-        """How much an event matters here; called before it is taken."""
+        """Severity of an event in this state; called before it is taken."""
         match event:
             case LinkLost():
                 return "warning" if event.peer in party.there and not self._over else "debug"
@@ -451,7 +450,7 @@ class RunState:
         return event.level
 
     def _text(self, event: Event, level: Level) -> tuple[str, bool]:
-        """The line of an event, and whether it shows a loss that its owner can mend; called after it is taken."""
+        """The line of an event, and whether it shows a loss that its owner can fix; called after it is taken."""
         if isinstance(event, RoundStarted) and level == "warning":
             return f"round {event.round} starts without {without(event.absent, MOST_NAMES)}", False
         if not isinstance(event, RoundEnded) or event.party != self.server or self.configured is None:
@@ -565,7 +564,7 @@ class RunState:
             case ClientLeft():
                 party.there.discard(event.member)
             case LinkOpened() if name != self.server and not party.address:
-                # A client's only peer; a party that listens has other peers when they have joined.
+                # A client has only one peer; a party that listens has other peers when they have joined.
                 party.there.add(event.peer)
             case SessionOpened():
                 party.serving |= set(event.peers)
@@ -613,7 +612,7 @@ class RunState:
             self._changing.discard(party.name)
 
     def _complete(self, number: int) -> None:
-        """Where the server could not evaluate, the means of the clients' evaluations count."""
+        """Use the means of the clients' evaluations if the server could not evaluate."""
         if (round := self._unjudged.get(number)) and round.result and (found := self._judged[number].values()):
             round.result = msgspec.structs.replace(
                 round.result,
@@ -624,7 +623,7 @@ class RunState:
             self.judged_on = JUDGED_BY_CLIENTS
 
     def _end_without_farewell(self, name: str, party: PartyState, last: float) -> None:
-        """A log that just stops: its party was in some phase until it was dropped, or the round ended."""
+        """End of a log without a report: its party was in some phase until it was dropped, or the round ended."""
         began, text = self.sessions[-1].began, "stopped: its log ends here (killed, or still running)"
         self.warnings.append(Line("warning", len(self.sessions), last - began, name, text))
         if party.phase is None:

@@ -1,4 +1,4 @@
-"""summary.json, rounds.csv and clients.csv: the result of a federation, made from nothing but its event logs."""
+"""summary.json, rounds.csv and clients.csv: the result of a federation, from its event logs alone."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tacit.parties.session.events import Dropout, HeldOut, RoundEnded
 from tacit.protocol.sum.states import Phase
 
 SECURE_SUM: Final = (Phase.MASKED_INPUT, Phase.ANSWER_COMPLAINTS, Phase.CONSISTENCY_CHECK, Phase.UNMASK)
-"""The phases in which the server waits for nobody's training any more."""
+"""Phases in which the server no longer waits for training."""
 
 
 class LocalMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Work of a client on its own update."""
+    """A client's work on its own update."""
 
     kept: int
     """Coordinates that it kept back."""
@@ -32,11 +32,11 @@ class LocalMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that it kept back."""
     training_seconds: float
     choosing_seconds: float
-    """Choosing what to keep back."""
+    """Seconds spent choosing them."""
 
 
 class RoundMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """A round that is over; rates in [0, 1], losses in nats."""
+    """A finished round; rates in [0, 1], losses in nats."""
 
     round: int
     status: Literal["completed", "aborted"]
@@ -47,7 +47,7 @@ class RoundMetrics(msgspec.Struct, frozen=True, kw_only=True):
     absent: dict[str, str]
     """Clients of the roster that are not in the cohort, each with the reason."""
     repeated: bool
-    """Whether it lost its clients and was held again: it does not count."""
+    """Whether the round lost its clients and was repeated: it does not count."""
     survivors: list[str]
     dropped: list[Dropout]
     seconds: float
@@ -58,19 +58,19 @@ class RoundMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Clipped coordinates of all updates."""
     held_out: HeldOut | None
     metrics: dict[str, float]
-    """Means of what training steps of one's own returned."""
+    """Means of metrics returned by custom training steps."""
     accuracy: float | None
     balanced_accuracy: float | None
-    """Mean over the classes of the test images; null where the server has none."""
+    """Mean accuracy over the classes of the test images; null if the server has none."""
     loss: float | None
     bytes_sent: dict[str, int]
-    """Payload by party."""
+    """Payload bytes by party."""
     local: dict[str, LocalMetrics]
     """Work on local updates, by client."""
 
 
 class PhaseMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """A party in a phase, over all rounds."""
+    """Seconds and bytes of a party in a phase, over all rounds."""
 
     seconds: float
     bytes_sent: int
@@ -83,9 +83,9 @@ class PartyMetrics(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["server", "client"]
     training_seconds: float
     protocol_seconds: float
-    """Computing the protocol."""
+    """Seconds of protocol computation."""
     waiting_seconds: float
-    """The rest of its rounds."""
+    """Remaining seconds of its rounds."""
     phases: dict[str, PhaseMetrics]
 
     @property
@@ -98,7 +98,7 @@ class PartyMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SumParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """The secure sum, as the server proposed it."""
+    """Parameters of the secure sum that the server proposed."""
 
     parameters: int
     ring_bits: int
@@ -106,7 +106,7 @@ class SumParameters(msgspec.Struct, frozen=True, kw_only=True):
     step: float
     max_weight: int
     colluders: int
-    """Clients that may collude."""
+    """Number of clients that may collude."""
     clients: int | None
     """Clients that take part."""
     cohort: int
@@ -118,7 +118,7 @@ class SumParameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifiedRound(msgspec.Struct, frozen=True, kw_only=True):
-    """A secure sum that --verify has checked: exact in the ring, and its float sum within the bound of rounding."""
+    """A secure sum verified by --verify: exact in the ring, and its float sum within the bound of rounding."""
 
     round: int
     clients: int
@@ -142,7 +142,7 @@ class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.2"):
 
     name: str
     final_accuracy: float | None
-    """Accuracy after the last round; the next two fields are after it too."""
+    """Accuracy after the last round, as the next two fields."""
     final_balanced_accuracy: float | None
     final_loss: float | None
     wall_seconds: float
@@ -151,7 +151,7 @@ class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.2"):
     test_classes: TestClasses | None
     rounds: list[RoundMetrics]
     statistics: Statistics | None
-    """Mean and deviation of pixels, where a first sum yielded them."""
+    """Mean and deviation of pixels, if a first sum computed them."""
     incidents: list[Incident]
     parties: dict[str, PartyMetrics]
     privacy: PrivacyGuarantee | None
@@ -169,7 +169,7 @@ class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.2"):
 
     @property
     def completed(self) -> int:
-        """Rounds that have a sum."""
+        """Rounds with a sum."""
         return sum(one.status == "completed" for one in self.rounds)
 
     @property
@@ -178,7 +178,7 @@ class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.2"):
 
     def view(self) -> Iterator[Table | str]:
         """Costs of the parties, verified sums, the guarantee of noise, and the accuracy."""
-        # What a party never did is left empty.
+        # Inapplicable cells are left empty.
         rows = [
             (
                 name,
@@ -240,12 +240,12 @@ class Summary(Result, frozen=True, kw_only=True, tag="tacit.summary.2"):
         return Table(columns=[Column(name) for name in names], rows=rows)
 
     def keep(self, run: RunDirectory) -> None:
-        """Write summary.json and both tables. OSError, as of `writing`, if one of them cannot be written."""
+        """Write summary.json and both tables. OSError, as in `writing`."""
         self.write(run.summary)
         self.keep_tables(run)
 
     def keep_tables(self, run: RunDirectory) -> None:
-        """Write rounds.csv and clients.csv. OSError likewise."""
+        """Write rounds.csv and clients.csv. OSError, as in `writing`."""
         write_csv(self.round_table, run.path / "rounds.csv")
         write_csv(self.client_table, run.path / "clients.csv")
 
@@ -260,7 +260,7 @@ def _copied(kind: type[msgspec.Struct], event: msgspec.Struct) -> dict[str, Any]
 
 
 def summarise(run: RunDirectory, experiment: Experiment, *, ended: str) -> Summary:
-    """Make the summary of all sessions of a run; ended: how the last one did."""
+    """Make the summary of all sessions of a run; ended: the end of the last one."""
     state = read_state(run.path / "events")
     parties = {name: state.parties[name] for name in sorted(state.parties, key=natural)}
     # A round that a resumed run repeats has the later result.
@@ -274,7 +274,7 @@ def summarise(run: RunDirectory, experiment: Experiment, *, ended: str) -> Summa
         final_balanced_accuracy=last.balanced_accuracy if last else None,
         final_loss=last.loss if last else None,
         wall_seconds=state.wall_seconds,
-        # Without secure aggregation the vectors come while others still train.
+        # Without secure aggregation the vectors arrive while others still train.
         protocol_share=_protocol_share(parties.get(state.server or "")) if secure else None,
         test_classes=state.classes,
         rounds=[_round(result, parties) for result in results],
