@@ -1,4 +1,4 @@
-"""Where the installed command begins: before anything slow is loaded, whoever interrupts it is not shown Python."""
+"""Entry point of the installed command. An interruption before slow modules are loaded shows no traceback."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def main() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    # Nothing has begun that could be left.
+    # Nothing has begun that needs cleaning up.
     os._exit(130)

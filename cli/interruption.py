@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM end a command in the same way, once: what comes while it is ending changes nothing.
+"""Ctrl-C and SIGTERM end a command in the same way, once: signals during its end are ignored.
 
-`arm` is called where the command begins. The first signal raises KeyboardInterrupt, which a command answers with a line
-and the exit status 130, or with the status alone; those that follow are ignored, so that it can clear up.
+`arm` is called at the start of a command. The first signal raises KeyboardInterrupt, which a command answers with a
+line and the exit status 130, or with the status alone; later ones are ignored, so that it can clean up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def arm() -> None:
-    """Have the next signal interrupt this process, which has begun with nothing else."""
+    """Make the next signal interrupt this process, which has not started any other work."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)

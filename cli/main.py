@@ -1,4 +1,4 @@
-"""The `tacit` command. Everything slow is imported inside the commands, so that --help answers at once."""
+"""The `tacit` command. Slow modules are imported inside the commands, so that --help answers at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main() -> None:
     # Registered first, and so called last.
     atexit.register(_end_at_once, statuses)
     for stream in (sys.stdout, sys.stderr):
-        # A terminal of few letters shows others by their numbers. Streams that were something else before cannot.
+        # A terminal with a limited character set shows others escaped. Replaced streams cannot be reconfigured.
         if isinstance(stream, io.TextIOWrapper):
             with suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _end_at_once(statuses: list[int]) -> None:
-    """Do without taking the interpreter apart, which takes seconds once torch is loaded; unless it ends by a defect."""
+    """Exit without the interpreter's teardown, which takes seconds once torch is loaded; unless a defect ends it."""
     if statuses:
         try:
             sys.stdout.flush()

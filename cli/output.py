@@ -1,6 +1,6 @@
-"""What all commands do alike: lines and tables on the screen, the file of --json, and how they end.
+"""Common parts of all commands: lines and tables on the screen, the file of --json, and exit statuses.
 
-A command that cannot do what it was asked says why in one line on standard error, and ends with an exit status.
+A command that fails prints the reason in one line on standard error, and ends with an exit status.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FAILED, WRONG_INPUT, ABORTED, SERVER_LOST, INTERRUPTED = 1, 2, 3, 4, 130
 UNBOUNDED: Final = 10_000
 """Columns of text, more than any table has."""
 LONGEST_WORD: Final = 20
-"""Characters; a longer word, such as a key, is folded rather than that a column is left out."""
+"""Characters; a longer word, such as a key, is folded instead of dropping a column."""
 
 Failures = type[Exception] | tuple[type[Exception], ...]
 Found = TypeVar("Found", bound=Result)
@@ -46,15 +46,14 @@ def screen() -> Console:
 
 
 def say(console: Console, line: str, style: str = "") -> None:
-    """One line as it is: paths may hold brackets, and whoever reads a pipe wants one line where there is one."""
+    """Print one line unchanged: paths may contain brackets, and readers of a pipe expect one line per line."""
     console.print(printable(line), style=style, markup=False, soft_wrap=True)
 
 
 class FittedTable(RichTable):
-    """A table that leaves out columns where the screen is too narrow, and says which: no name or figure is ever cut.
+    """A table that drops columns on a narrow screen, and names them: no name or number is ever truncated.
 
-    minor: headings of those that go first, in their order; then they go from the right.
-    """
+    minor: headings of the columns to drop first, in order; the others follow from the right."""
 
     def __init__(self, *, minor: Sequence[str] = (), title: Text | None = None) -> None:
         super().__init__(title=title)
@@ -77,7 +76,7 @@ class FittedTable(RichTable):
 
     @staticmethod
     def _width(columns: Sequence[RichColumn], console: Console, options: ConsoleOptions) -> int:
-        """Characters that these need: what must not be folded, longest words of text, and a frame."""
+        """Characters that these columns need: unfoldable text, longest words, and a frame."""
         wide, width = options.update(max_width=UNBOUNDED), 1
         for column in columns:
             sizes = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
@@ -87,12 +86,12 @@ class FittedTable(RichTable):
 
 
 def terminal(shown: Table) -> FittedTable:
-    """Render a table for a terminal. Text is text: a name may have what rich would take for markup."""
+    """Render a table for a terminal. Text is literal: a name may contain rich's markup."""
     minor = sorted((column for column in shown.columns if column.minor), key=lambda column: -column.minor)
     title = Text(printable(shown.title)) if shown.title else None
     made = FittedTable(minor=[column.heading for column in minor], title=title)
     for column in shown.columns:
-        # Folded, not cut short: the sign for that is beyond ASCII, which may be all that the terminal has.
+        # Folded, not truncated: the ellipsis is not ASCII, which may be all that the terminal supports.
         justify: Literal["left", "right"] = "left" if column.is_text else "right"
         made.add_column(column.heading, justify=justify, overflow="fold", no_wrap=column.show is not prose)
     for place, cells in enumerate(shown.cells()):
@@ -108,14 +107,14 @@ def show(console: Console, result: Result) -> None:
         else:
             lines, label = [str(item)], re.match(r"\S+(?: \S+)* {2,}", item)
             if console.is_terminal and label:
-                # On a screen a value stands beside its name, however many lines it takes.
+                # On a screen a value stands beside its name, on any number of lines.
                 lines = textwrap.wrap(item, console.width, subsequent_indent=" " * label.end())
             for line in lines:
                 say(console, line, style="yellow" if isinstance(item, Caution) else "")
 
 
 def warn(remark: object) -> None:
-    """Says on standard error what a user must know who sees nothing else."""
+    """Print a warning on standard error that must reach every user."""
     say(Console(stderr=True, highlight=False), f"tacit: {remark}", style="yellow")
 
 
@@ -125,10 +124,9 @@ def failure(complaint: object, status: int) -> typer.Exit:
 
 
 def outcome(summary: Summary, directory: Path, *, done: bool = False) -> typer.Exit:
-    """What ends the command of a run: 0 if all rounds were completed, else complains of what became of them.
+    """Exit of the command of a run: 0 if all rounds were completed, else a message on the others.
 
-    done: whether they are all done, of which some may have been aborted: then it complains only where all were.
-    """
+    done: whether all rounds ended, some of them perhaps aborted: then only a run without any sum is a failure."""
     if summary.completed == summary.planned:
         return typer.Exit()
     aborted = next((one for one in summary.rounds if one.status == "aborted"), None)
@@ -146,7 +144,7 @@ def outcome(summary: Summary, directory: Path, *, done: bool = False) -> typer.E
 
 @contextmanager
 def complaining(*statuses: tuple[Failures, int]) -> Iterator[None]:
-    """Ends the command when something of the kinds named is raised: the first that fits has the exit status."""
+    """End the command on these errors: the first matching kind determines the exit status."""
     try:
         yield
     except KeyboardInterrupt:
@@ -159,8 +157,8 @@ def complaining(*statuses: tuple[Failures, int]) -> Iterator[None]:
 
 
 def measured(work: Callable[[Callable[[str], None]], Found], json_file: Path | None, *, failed: Failures) -> Found:
-    """Return the result of the work, after it is shown and written. The work is passed a function that takes its
-    progress in words; failed: errors that are not those of wrong input."""
+    """Return the result of the work, after it is shown and written. The work receives a function for its progress in
+    words; failed: errors other than those of wrong input."""
     console = screen()
     with complaining((failed, FAILED), ((ValueError, OSError), WRONG_INPUT)), Progress(console) as progress:
         found = work(progress.update)
@@ -170,7 +168,7 @@ def measured(work: Callable[[Callable[[str], None]], Found], json_file: Path | N
 
 
 def json_option(help: str, *, metavar: str | None = None, panel: str | None = None) -> Any:
-    """The option --json: a file for programs, looked at before the command begins and written last."""
+    """The option --json: a file for programs, checked before the command begins and written last."""
     return typer.Option("--json", metavar=metavar, help=help, callback=_check_json, rich_help_panel=panel)
 
 
@@ -186,7 +184,7 @@ def _check_json(json_file: Path | None) -> Path | None:
 
 
 def _why_not_written(file: Path) -> str:
-    """What is wrong with it, and the remedy; "" for nothing. OSError for what cannot even be looked at."""
+    """Reason why it cannot be written, and the remedy; "" if it can. OSError if it cannot be checked."""
     if str(file) == "-":
         return "name a file, or /dev/stdout"
     if file.is_dir():
@@ -202,14 +200,14 @@ def _why_not_written(file: Path) -> str:
 
 
 def keep_json(json_file: Path | None, result: Result) -> None:
-    """Write the file of --json, if it was asked for."""
+    """Write the file of --json, if requested."""
     if json_file is not None:
         with complaining((OSError, FAILED)):
             result.write(json_file)
 
 
 def all_answered(answers: PrivateAnswers) -> None:
-    """End the command of a data owner if some of its images were refused or not read, and say what that means."""
+    """End the command of a data owner, with an explanation, if some of its images were refused or not read."""
     refused = sum(image.refused for image in answers.images)
     if unread := [image.unreadable for image in answers.images if image.unreadable]:
         complaint = f"{len(unread)} of {len(answers.images)} images cannot be read: {unread[0]}"
@@ -225,8 +223,8 @@ def all_answered(answers: PrivateAnswers) -> None:
 
 
 def device_option(help: str, *, panel: str | None = None) -> Any:
-    """The option --device of a command that starts others. Its name is checked before torch is loaded; whether there
-    is such a device is for the command to find out."""
+    """The option --device of a command that starts others. Its name is checked before torch is loaded; the command
+    itself checks that the device exists."""
     return typer.Option(
         metavar="NAME", help=help, callback=_check_device, show_default=panel is None, rich_help_panel=panel
     )
@@ -239,7 +237,7 @@ def _check_device(device: str) -> str:
 
 
 def party_screen(console: Console, *, server: str | None = None) -> Callable[[Event], None]:
-    """Print what matters of one party's events, as they come; server: its name, where it runs the rounds."""
+    """Print the relevant events of one party, as they come; server: its name, if it runs the rounds."""
     from tacit.parties.runs.state import RunState
 
     state = RunState(server=server)

@@ -12,16 +12,15 @@ from rich.console import Console
 from tacit.protocol.core.errors import printable
 
 FIRST: Final = 2.0
-"""Seconds until the first line where there is no terminal."""
+"""Seconds until the first line without a terminal."""
 EVERY: Final = 10.0
-"""Seconds between two lines at the beginning; later a tenth of the time so far."""
+"""Seconds between two lines at the beginning; later a tenth of the elapsed time."""
 
 
 class Progress:
-    """The words of the present step: in place on a terminal, else as lines, with the seconds so far.
+    """Describes the present step: in place on a terminal, else as lines, with the elapsed seconds.
 
-    A quiet console shows none. text: that step, or what returns it when a line is due.
-    """
+    A quiet console shows none. text: that step, or a function that returns it when a line is due."""
 
     def __init__(self, console: Console, text: str | Callable[[], str] = "starting", *, first: float = FIRST) -> None:
         self.text = text

@@ -1,6 +1,6 @@
-"""The display of a run while it goes on: a line for everything that matters, and a live table of the parties.
+"""The display of a run in progress: a line for every relevant event, and a live table of the parties.
 
-Below the table: how many rounds are done, and how long the others may take.
+Below the table: the number of finished rounds, and the estimated remaining time.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 MOST_ROWS = 24
 """Rows shown; of more parties, those that have been silent for longest."""
 MOST_WAITS = 4
-"""Names shown of those who are waited for."""
+"""Names of stragglers shown."""
 _JUDGED_BY = 5
-"""Rounds by which the next ones are judged."""
+"""Finished rounds on which the estimate is based."""
 SERVER = "server"
 
 
@@ -60,7 +60,7 @@ _COLUMNS: Final = (
 
 
 class PartyTable:
-    """A renderable that is up to date whenever it is drawn. `clock` is in seconds since 1970."""
+    """A renderable that is current whenever it is drawn. `clock` is in seconds since 1970."""
 
     def __init__(self, state: RunState, rounds: int, clock: Callable[[], float] = time.time) -> None:
         self._state = state
@@ -86,7 +86,7 @@ class PartyTable:
             yield Text(f"{results[-1].round} of {self._rounds} rounds are done; about {_duration(left)} left")
 
     def line(self) -> str:
-        """The same in one line: rounds that are over, and what the clients are at."""
+        """The same in one line: finished rounds, and the clients' activity."""
         clients = [party for name, party in list(self._state.parties.items()) if name != self._state.server]
         if not clients:
             return "loading torch, once for all parties"
@@ -128,7 +128,7 @@ class Screen:
         self._say = partial(say, console)
         self._state = RunState(server=server)
         self._configured: ConfigurationProposed | None = None
-        """The proposal that was shown last."""
+        """The last proposal shown."""
         self._table = PartyTable(self._state, experiment.federation.rounds)
         self._live = Live(self._table, console=console, refresh_per_second=4, transient=True)
         self._progress = Progress(console, self._table.line)
@@ -143,7 +143,7 @@ class Screen:
         self._progress.__exit__()
 
     def show(self, event: Event) -> None:
-        """Show one event of a party, if it matters: of clients only warnings, and models that they evaluate."""
+        """Show one relevant event of a party: of clients only warnings, and models that they evaluate."""
         line = self._state.take(event)
         self._state.warnings.clear()
         if self._state.configured is not None and self._state.configured is not self._configured:

@@ -1,4 +1,4 @@
-"""The progress of `tacit experiment`: the present run, and a line for each that is over."""
+"""The progress of `tacit experiment`: the present run, and a line for each finished one."""
 
 from __future__ import annotations
 

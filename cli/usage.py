@@ -1,7 +1,7 @@
-"""What typer does with all commands, done otherwise: help, and complaints.
+"""Changes to typer's defaults for all commands: help, and usage errors.
 
-Help is set in the width that there is. Wrong options are complained of as wrong values are: one line that begins with
-`tacit:`, with the remedy.
+Help uses the available width. Wrong options are reported like wrong values: in one line that begins with `tacit:`, with
+the remedy.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tacit.cli.output import WRONG_INPUT, failure
 
 PANELS: Final = ("On this machine", "Between hosts", "Settings and results")
 UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
-"""Of the parser of arguments that typer uses, which is its own or another package's by version."""
+"""Base error of typer's argument parser, which is typer's own or another package's by version."""
 _PARSERS_WORDS: Final = {r"Value error, ": "", r", unable to parse .* as an? \w+": "", r"Input should": "it should"}
-"""What newer ones say of values, in place of which a person reads that."""
+"""Replacements of phrases in newer parsers' error texts."""
 
 
 def command_modules() -> list[ModuleType]:
@@ -59,7 +59,7 @@ class Commands(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """As of TyperGroup; without standalone_mode errors of usage are raised."""
+        """See TyperGroup; without standalone_mode usage errors are raised."""
         given = [_at_home(arg) for arg in (sys.argv[1:] if args is None else args)]
         run = partial(super().main, given, prog_name, complete_var, False, windows_expand_args, **extra)
         if not standalone_mode:
@@ -88,8 +88,8 @@ def _at_home(arg: str) -> str:
 
 
 def _set(command: Any) -> None:
-    """Make a line of every paragraph of the help of a command, and of those below it, where typer does so of the first
-    alone; and show flags without the type of a value, which they do not take."""
+    """Join the lines of every help paragraph of a command and its subcommands, as typer does for the first alone; and
+    show flags without the type of a value, which they do not take."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     for parameter in command.get_params(typer.Context(command)):

@@ -1,4 +1,5 @@
-"""`tacit adapt`: data owners learn beside a model that they do not get, on images that nobody else gets."""
+"""`tacit adapt`: data owners train adapters beside a model that they do not receive, on images that they do not
+disclose."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tacit.cli.interruption import interruptible
 from tacit.cli.progress import Progress
 from tacit.parties.runs.reveals import GIVES_AWAY
 
-if TYPE_CHECKING:  # What it imports takes a moment to load.
+if TYPE_CHECKING:  # Its imports take a moment to load.
     from tacit.simulate.adaptation.results import AdaptationSummary
 
 
@@ -91,7 +92,7 @@ def adapt(
     with output.complaining(((RunDirectoryError,), output.WRONG_INPUT), (OSError, output.FAILED)):
         warm_up()
         with Progress(console, "loading torch"):
-            # Imported here, after all that can be judged without it, and while the fork server loads the same.
+            # Imported here, after all checks that do not need it, and while the fork server loads the same.
             from tacit.cli.adaptation_screen import AdaptationScreen
             from tacit.simulate.adaptation.plan import Folder
             from tacit.simulate.adaptation.run import adapt as run

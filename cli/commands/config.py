@@ -1,4 +1,4 @@
-"""`tacit config`: the files that experiments and parties are described by, with every key explained."""
+"""`tacit config`: example files of experiments and parties, with every key explained."""
 
 from __future__ import annotations
 

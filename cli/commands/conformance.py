@@ -1,6 +1,6 @@
 """`tacit conformance`: check this installation, or a party at the other end of a link, against the protocol.
 
-Everything slow is imported inside the command, so that --help answers at once.
+Slow modules are imported inside the command, so that --help answers at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`tacit data`: looks at a data set, and at how a simulation would divide it, before anything is trained.
+"""`tacit data`: inspect a data set, and its division in a simulation, before training.
 
-Everything slow is imported inside the command, so that --help answers at once.
+Slow modules are imported inside the command, so that --help answers at once.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from tacit.parties.runs.experiment import Experiment
 
 MOST_COLUMNS: Final = 5
-"""Clients that get a column of their own on the screen; the JSON file always has the whole table."""
+"""Most clients with their own column on the screen; the JSON file always has the whole table."""
 MOST_CLASSES: Final = 20
-"""Classes that are listed in one line."""
+"""Most classes that are listed in one line."""
 app = typer.Typer(no_args_is_help=True, help="Inspect data sets.")
 
 
 class ImageSize(msgspec.Struct, frozen=True, kw_only=True):
-    """How many images have a size."""
+    """Number of images of one size."""
 
     height: int
     width: int
@@ -41,14 +41,14 @@ class ImageSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataDescription(Result, frozen=True, kw_only=True, tag="tacit.data.1"):
-    """A data set, and how clients share it."""
+    """A data set, and its division among clients."""
 
     source: str
     channels: int
     train: int
     test: int
     image_sizes: list[ImageSize]
-    """The most frequent first."""
+    """Sizes, the most frequent first."""
     class_names: list[str]
     mean: list[float]
     std: list[float]
@@ -62,7 +62,7 @@ class DataDescription(Result, frozen=True, kw_only=True, tag="tacit.data.1"):
     seed_is_set: bool
     """Whether the experiment sets the seed of the split."""
     largest_weight: int
-    """The least aggregation.max_weight that the largest client fits in."""
+    """Least aggregation.max_weight for the largest client."""
     max_weight: int
     """aggregation.max_weight of the experiment; 0: computed."""
     notes: tuple[str, ...] = ()
@@ -208,7 +208,7 @@ def _write_parts(experiment: Experiment, out: Path) -> Iterator[tuple[Path, int]
 
 
 def _chosen(path: Path | None, given: dict[str, Any], clients: int | None, seed: int | None) -> Experiment:
-    """The experiment, with what the command line says instead. Raises ExperimentError."""
+    """The experiment with the command line's overrides. Raises ExperimentError."""
     from tacit.models.configuration import DataConfiguration
     from tacit.parties.runs.experiment import Experiment, ExperimentError, load, refusal, with_overrides
 
@@ -224,7 +224,7 @@ def _chosen(path: Path | None, given: dict[str, Any], clients: int | None, seed:
 
 
 def _description(experiment: Experiment, progress: Progress) -> DataDescription:
-    """Describe a data set by counts only, no image. Raises ValueError or OSError, naming the file."""
+    """Describe a data set by counts only, without any image. Raises ValueError or OSError, naming the file."""
     import numpy as np
 
     from tacit.models.data import read, statistics

@@ -1,4 +1,4 @@
-"""`tacit distill`: a trained vision transformer becomes one of additions and products."""
+"""`tacit distill`: turn a trained vision transformer into one of additions and multiplications."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def distill(
         directory = out or default_directory(f"{chosen.name}-student")
         claim(directory)
     with output.complaining(), Progress(console, "loading torch"):
-        # Imported here, after all that can be judged without it.
+        # Imported here, after all checks that do not need it.
         from tacit.models.friendly.polynomials import ActivationError
 
     total = chosen.distillation.layer_epochs + chosen.distillation.prediction_epochs

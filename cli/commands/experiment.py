@@ -1,4 +1,4 @@
-"""`tacit experiment`: a table or figure of a paper, reproduced."""
+"""`tacit experiment`: reproduce a table or figure of a paper."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def experiment(
             with StudyScreen(console, work) as watcher:
                 run_study(work, watcher)
         finally:
-            # Also of what was interrupted: what is finished can be read, and what is not is named beside it.
+            # Written after an interruption too: it lists finished and missing runs.
             result = work.result(command=command)
             if result.finished:
                 write(result, directory, draw=study.draw, details=study.details(result), json_file=json_file)

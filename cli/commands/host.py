@@ -1,4 +1,4 @@
-"""A party on a host of its own: `tacit server`, `client`, `status`, and of private inference `dealer`, `model-owner`,
+"""A party on its own host: `tacit server`, `client`, `status`, and for private inference `dealer`, `model-owner`,
 `data-owner`."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")
 
 @contextmanager
 def _mendable(*wrong_input: type[Exception]) -> Iterator[None]:
-    """Map errors that a party's owner can mend to an exit status. wrong_input: more errors of that status."""
+    """Map errors that a party's owner can fix to an exit status. wrong_input: more errors of that status."""
     from tacit.parties.hosting.folder import MENDABLE, WRONG_INPUT
     from tacit.parties.links.client_endpoint import UnreachableError
     from tacit.parties.links.endpoint import AddressError
@@ -53,8 +53,9 @@ def _mendable(*wrong_input: type[Exception]) -> Iterator[None]:
 def _run(
     party: OpenedParty[Any], show: Callable[[Event], None], hooks: Hooks | None = None, metrics: str | None = None
 ) -> PartyOutcome:
-    """Run a party until it ends by itself, or Ctrl-C and SIGTERM end it. metrics: where to serve its own, if anywhere.
-    DashboardError, a ValueError, if that cannot be."""
+    """Run a party until it ends by itself, or by Ctrl-C or SIGTERM.
+
+    metrics: address to serve its metrics at, if any. DashboardError, a ValueError, if that fails."""
     from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.running import run_party
 
@@ -64,7 +65,7 @@ def _run(
     from tacit.simulate.dashboard.metrics import PARTY_MEASURES, Metrics
     from tacit.simulate.dashboard.server import MetricsPage, listening
 
-    # Its folder has no status before it runs for the first time.
+    # Its folder has no status before its first run.
     first = Status(name=party.name, role=party.file.role, process=0, since=0.0)
     found = Metrics(lambda: read_status(party.folder) if party.folder.status.exists() else first, PARTY_MEASURES)
     with listening(metrics) as listener, MetricsPage(listener, found, token=_token(party)) as page:
@@ -74,7 +75,7 @@ def _run(
 
 
 def _token(party: OpenedParty[Any]) -> Path:
-    """File of the token without which nobody elsewhere reads the pages of this party."""
+    """File of the access token for this party's pages."""
     return party.folder.path / "page-token"
 
 
@@ -155,7 +156,7 @@ def server(
             output.say(console, f"clients reach it at {address}")
         output.say(console, f"roster {opened.roster.fingerprint}")
         listener = None if dashboard is None else stack.enter_context(listening(dashboard))
-        # Loads torch: what is wrong with the files is said before.
+        # Loads torch: errors in the files are reported before.
         from tacit.parties.hosting.server import ServerHooks
 
         outcome = _run(opened, show, ServerHooks(chosen))
@@ -211,7 +212,7 @@ def client(
         check_data(opened.file, party)
         output.say(console, f"roster {opened.roster.fingerprint}")
         output.say(console, f"{opened.name} joins {opened.file.connect}")
-        # Loads torch: what is wrong with the files is said before.
+        # Loads torch: errors in the files are reported before.
         from tacit.parties.hosting.client import ClientHooks
 
         hooks = ClientHooks()

@@ -1,4 +1,4 @@
-"""`tacit infer`: ask a model that somebody else has, about images that it does not see."""
+"""`tacit infer`: private inference on images with a model of another party."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def infer(
         )
         request = InferenceRequest(model=served, images=images, source=data, protocol=protocol)
         progress("loading torch")
-        # If the parties cannot be started here, `private_images.infer` says so.
+        # `private_images.infer` reports if the parties cannot be started here.
         with suppress(OSError):
             warm_up()
-        # Imported here, after all that can be judged without it, and while the fork server loads the same.
+        # Imported here, after all checks that do not need it, and while the fork server loads the same.
         from tacit.simulate.private_inference import private_images
 
         return private_images.infer(

@@ -1,4 +1,4 @@
-"""`tacit keys`: a party makes its own keys, on its own host."""
+"""`tacit keys`: create a party's keys on its own host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tacit.cli.output import WRONG_INPUT, complaining
 
 app = typer.Typer(no_args_is_help=True, help="The keys of a party.")
 _ENROLLED: dict[str, Any] = {"model-owner": "server", "data-owner": "client"}
-"""What the roster calls those that it has no word for."""
+"""Roster roles of parties without a role of their own."""
 
 
 @app.callback()

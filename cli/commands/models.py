@@ -1,4 +1,4 @@
-"""`tacit models`: what a model file holds, and a model without adapters."""
+"""`tacit models`: inspect a model file, and merge adapters into it."""
 
 from __future__ import annotations
 

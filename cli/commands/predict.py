@@ -1,4 +1,4 @@
-"""`tacit predict`: ask what was learned beside a model that somebody else has, about images that it does not see."""
+"""`tacit predict`: private inference with trained adapters, beside a model of another party."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def predict(
 
     def work(progress: Callable[[str], None]) -> PredictionResult:
         progress("loading torch")
-        # If the parties cannot be started here, `predict` says so.
+        # `predict` reports if the parties cannot be started here.
         with suppress(OSError):
             warm_up()
         from tacit.simulate.adaptation.plan import Folder

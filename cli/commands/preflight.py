@@ -1,4 +1,4 @@
-"""`tacit preflight`: tests, before the day, what a party will need."""
+"""`tacit preflight`: check all prerequisites of a party before a session."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def preflight(
     with output.complaining(((PartyFileError, ExperimentError, OSError), output.WRONG_INPUT)):
         file = read_any(party)
         chosen = None if experiment is None else load(experiment, numbered=False)
-        # Loads torch: what is wrong with the files is said before.
+        # Loads torch: errors in the files are reported before.
         from tacit.parties.hosting.preflight import Readiness, preflight
 
         findings = []

@@ -1,4 +1,4 @@
-"""`tacit report` makes the report of a run again; `tacit compare` puts several runs on one page."""
+"""`tacit report` rebuilds the report of a run; `tacit compare` puts several runs on one page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def report(
                     raise failure("an adaptation has all its logs in its folder: name no others", WRONG_INPUT)
                 typer.echo(report_of(Folder(directory), out=out))
                 return
-            # Imported here: what draws takes half a second to load.
+            # Imported here: drawing libraries take half a second to load.
             from tacit.simulate.report.page import write_report
 
             with Progress(screen(), "reading the logs and drawing"):
@@ -53,7 +53,7 @@ def report(
                 from tacit.parties.runs.experiment import load
                 from tacit.parties.runs.summary import summarise
 
-                # Those of a run that was interrupted; its end is not in the tables.
+                # Tables of an interrupted run, whose end they lack.
                 summarise(run, load(run.experiment, numbered=False), ended="").keep_tables(run)
     except OSError as error:
         place = error.filename or out or directory / "report.html"

@@ -1,4 +1,4 @@
-"""`tacit roster`: who takes part, made from the members' cards, and compared between them."""
+"""`tacit roster`: make a roster from the members' cards, change it, and compare it between members."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ Standby = Annotated[
 
 
 class RosterMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a roster; its keys as rosters write them."""
+    """A member of a roster; keys as in roster files."""
 
     name: str
     role: str
     group: int
-    """0 without groups, and of a member that waits for one."""
+    """Number of the group; 0 without groups, and for a member that waits for one."""
     waiting: bool
     """Whether it waits for a group."""
     curve: str
@@ -56,7 +56,7 @@ class RosterMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RosterDescription(Result, frozen=True, kw_only=True, tag="tacit.roster.1"):
-    """The members of a roster, and what identifies it."""
+    """The members of a roster, and its identification."""
 
     fingerprint: str
     hash: str
@@ -64,7 +64,7 @@ class RosterDescription(Result, frozen=True, kw_only=True, tag="tacit.roster.1")
     members: list[RosterMember]
 
     def view(self) -> Iterator[Table]:
-        """The members, with the keys that they sign with."""
+        """The members, with their signing keys."""
         columns = (Column("name"), Column("role", prose), Column("group"), Column("signing key", prose))
         rows = [
             (one.name, one.role, "waits" if one.waiting else one.group or None, one.signing) for one in self.members
@@ -98,7 +98,7 @@ def make(
 
     with _complaining():
         members = _read_cards(cards)
-        # Looked at before there is a key.
+        # Checked before a key is created.
         make_roster(members, group_size=group_size)
         if operator is not None and operator.suffix == ".key" and not operator.exists():
             operator.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -278,7 +278,7 @@ def _read_key(path: Path | None) -> PartyKeys | None:
 
 
 def _read_public(given: str) -> bytes:
-    """A public key, as text or of a key file."""
+    """A public key, given as text or as a key file."""
     from tacit.parties.links.keys import decode_key, load
 
     if not given or Path(given).is_file():

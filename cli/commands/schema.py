@@ -18,11 +18,11 @@ class ResultFile(NamedTuple):
 
     written_by: str
     place: str
-    """The module of its type, and the name of that."""
+    """Module and name of its type."""
 
     @property
     def type(self) -> type[Result]:
-        """Its type, which is imported when it is asked for."""
+        """Its type, imported on access."""
         module, _, name = self.place.partition(":")
         found: type[Result] = getattr(import_module(module), name)
         return found

@@ -1,4 +1,4 @@
-"""`tacit init` and `tacit up`: from nothing to a first round, with a folder for each party."""
+"""`tacit init` and `tacit up`: set up a folder for each party, and start the first round."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _check(file: PartyFile, experiment: Path | None) -> None:
             if one.state in ("wrong", "warning"):
                 wrong.append(one)
             if one.check == "training":
-                # What follows is of the server, for which a client waits.
+                # The rest concerns the server, for which a client waits.
                 break
     for one in wrong:
         output.say(console, f"{one.check} {one.state}: {one.detail}", style="yellow")
@@ -148,13 +148,13 @@ def _check(file: PartyFile, experiment: Path | None) -> None:
 
 
 def _together(folders: Sequence[Path], options: Sequence[str]) -> int:
-    """Start each in a process of its own, and print what it says after its name; the largest status at the end."""
+    """Start each in its own process, and print its output with its name; returns the largest exit status."""
 
     def follow(name: str, said: IO[str]) -> None:
         for line in said:
             typer.echo(f"{name:<12}{line}", nl=False)
 
-    # Not to be left behind by a parent that is killed.
+    # Ends with a parent that is killed.
     bind = ctypes.CDLL(None).prctl
     children = [
         subprocess.Popen(

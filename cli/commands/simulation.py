@@ -188,7 +188,7 @@ def simulate(
         screen.show(event)
 
     async def shown() -> Summary:
-        # In here: whoever interrupts what the screen has announced finds a loop that runs.
+        # Inside the coroutine, so that an interruption after the announcement finds a running loop.
         with browser or nullcontext(), screen:
             if browser is not None:
                 # Also with --quiet: nobody else knows the token.
@@ -231,8 +231,8 @@ def _each(
     json_file: Path | None,
     console: Console,
 ) -> typer.Exit:
-    """Run each seed into a directory of its own, and show mean and spread. Return what ends the command: 3 if a round
-    of any run was aborted; what else ends a run ends all."""
+    """Run each seed in its own directory, and show mean and spread. Returns the exit: 3 if a round of any run was
+    aborted; any other failure of a run ends all."""
     from tacit.parties.runs.experiment import Experiment, ExperimentError, load
     from tacit.simulate.experiments.measures import read_seeds
     from tacit.simulate.federation.run import default_directory
