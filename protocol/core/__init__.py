@@ -1,1 +1,1 @@
-"""What every protocol is made of: machines, codec, links, primitives. It knows no protocol."""
+"""Parts common to all protocols: machines, codec, links, primitives. It depends on no protocol."""

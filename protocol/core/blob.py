@@ -1,8 +1,8 @@
-"""A byte string on its way between two parties: announced by digest and length, then fetched chunk by chunk.
+"""Transfer of a byte string between two parties: announced by digest and length, then fetched chunk by chunk.
 
-The receiver asks for chunks, a few at a time, and accepts each once, in order and in full length; at the end the whole
-has to be what was announced. The sender hands out each chunk once, so that nothing goes out twice. So both sides hold a
-bounded number of chunks, nothing is sent that nobody wants any more, and every chunk is a sign of life.
+The receiver requests chunks, a few at a time, and accepts each once, in order and in full length; the whole must match
+the announcement. The sender sends each chunk once. So both sides hold a bounded number of chunks, no unwanted data is
+sent, and every chunk is a sign of life.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tacit.protocol.core.primitives import Label, digest
 WINDOW: Final = 4
 
 NO_BLOB: Final = Blob(digest=bytes(32), size=0)
-"""Stands where an announcement is expected and there is nothing to announce."""
+"""Placeholder for an announcement when there is nothing to announce."""
 
 
 class StateLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Form of the bytes that a round begins with: little-endian numbers of one type."""
+    """Form of a round's initial state: little-endian numbers of one type."""
 
     type: Literal["float32", "uint64"]
     count: Annotated[int, Meta(ge=0, le=2**40)]
@@ -46,24 +46,24 @@ NO_STATE: Final = StateLayout(type="float32", count=0)
 
 
 def requests_after(received: int, chunks: int) -> range:
-    """The chunks to ask for when so many of all have come: the first few at the start, then one for each that came."""
+    """The chunks to request after `received` of all: the first few at the start, then one for each arrival."""
     return range(received and min(received + WINDOW - 1, chunks), min(received + WINDOW, chunks))
 
 
 def check_due(chunk: int, received: int, chunks: int) -> None:
-    """Refuse, when so many of all have come, a chunk that was not asked for, or not now."""
+    """Refuse a chunk that was not requested, or not now, after `received` of all."""
     if chunk != received or received == chunks:
         raise RemoteProtocolError(Code.UNEXPECTED, f"chunk {chunk} came where chunk {received} of {chunks} was due")
 
 
 def announce(data: bytes, label: Label) -> Blob:
-    """What tells a receiver of these bytes; label: their kind."""
+    """The announcement of these bytes; label: their kind."""
     return Blob(digest=digest(label, data), size=len(data))
 
 
 @dataclass(frozen=True)
 class IncomingBlob:
-    """What has come of an announced blob; label: of its kind; layout: of a state."""
+    """Received part of an announced blob; label: of its kind; layout: of a state."""
 
     announced: Blob
     label: Label
@@ -72,11 +72,11 @@ class IncomingBlob:
 
     @property
     def requests(self) -> tuple[Fetch, ...]:
-        """What to ask for now: at first for several chunks, afterwards for one on the arrival of each."""
+        """Present requests: at first for several chunks, afterwards for one on the arrival of each."""
         return tuple(Fetch(chunk=chunk) for chunk in requests_after(len(self.chunks), self._count))
 
     def after(self, chunk: int, payload: Frame | None) -> IncomingBlob:
-        """The same with one more chunk. Refuses what was not asked for, and another length."""
+        """The same with one more chunk. Refuses unrequested chunks, and another length."""
         due = len(self.chunks)
         check_due(chunk, due, self._count)
         expected = min(self.announced.size - due * CHUNK_BYTES, CHUNK_BYTES)
@@ -89,7 +89,7 @@ class IncomingBlob:
         return len(self.chunks) == self._count
 
     def whole(self) -> bytes:
-        """All of it. Refuses what is not what was announced, or not of its layout."""
+        """All of it. Refuses bytes that do not match the announcement or the layout."""
         data = b"".join(self.chunks)
         if digest(self.label, data) != self.announced.digest:
             raise RemoteProtocolError(Code.MODEL, f"what came of the {self._name} is not what was announced")
@@ -107,7 +107,7 @@ class IncomingBlob:
 
 
 class OutgoingBlob:
-    """What the receivers of a blob have fetched of it."""
+    """Progress of the receivers of a blob."""
 
     def __init__(self, data: bytes, receivers: Iterable[str]) -> None:
         self._data = data
@@ -115,11 +115,11 @@ class OutgoingBlob:
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """The receivers that have not fetched the end of it."""
+        """The receivers that have not fetched all of it."""
         return tuple(name for name, due in self._due.items() if due * CHUNK_BYTES < len(self._data))
 
     def chunk(self, receiver: str, chunk: int) -> memoryview:
-        """The chunk that a receiver asks for. Refuses another than its next, so that nothing goes out twice."""
+        """The chunk that a receiver requests. Refuses any but its next, so that nothing is sent twice."""
         due = self._due.get(receiver)
         if due is None:
             raise RemoteProtocolError(Code.UNEXPECTED, "it asks for what is not for it")
@@ -135,7 +135,7 @@ class OutgoingBlob:
         return (chunk + 1) * CHUNK_BYTES >= len(self._data)
 
     def sent(self, receiver: str) -> Callable[[], None]:
-        """What counts the chunk that `chunk` gave, once it goes out."""
+        """Return a function that counts the chunk from `chunk`, to call when it is sent."""
 
         def count() -> None:
             self._due[receiver] += 1

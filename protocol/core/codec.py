@@ -1,9 +1,9 @@
 """Messages to frames and back (docs/spec/encoding.md).
 
-Decoding is done in two steps, because a machine decides from the envelope's type whether the message is legal in its
-state before anybody parses the body. Nothing is accepted that our encoder would not have written: bytes are read
-strictly, encoded again and compared. Nothing is made of a value before its type and length are those of its field, so
-that no body costs more memory than a few times its length.
+Decoding takes two steps, because a machine decides from the envelope's type whether the message is legal in its state
+before it parses the body. Only canonical encodings are accepted: bytes are decoded strictly, encoded again and
+compared. Type and length of a value are checked against its field before it is built, so that no body costs more memory
+than a few times its length.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who says what kind of thing in which session and round, and as which of its messages."""
+    """Sender, type, session and round of a message, and its number."""
 
     version: Annotated[int, Meta(ge=0, le=255)]
     type: Annotated[str, Meta(max_length=32)]
@@ -40,14 +40,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sequence: Index
     """Counts the sender's messages to this receiver, from 0 with every Hello."""
     link: Index = 0
-    """Number of the link that it was said on: rises with every Resume."""
+    """Number of the link that it was sent on: rises with every Resume."""
     received: Index = 0
-    """How many of the receiver's messages the sender has received."""
+    """Number of the receiver's messages that the sender has received."""
 
 
 @dataclass(slots=True)
 class Packet:
-    """A received message whose envelope is read and whose body is not."""
+    """A received message whose envelope is decoded and whose body is not."""
 
     envelope: Envelope
     body: Frame = field(repr=False)
@@ -59,7 +59,7 @@ class Packet:
 
     @work(WorkKind.SERIALISATION)
     def parse(self) -> Message:
-        """The body as a message, read once; refuses anything but its canonical encoding."""
+        """Parse the body as a message, once; refuses all but its canonical encoding."""
         if self._message is None:
             self._message = decode_structure(self.body, self.kind, limit=BODY_LIMIT)
         return self._message
@@ -73,10 +73,9 @@ def encode_structure(value: msgspec.Struct) -> bytes:
 
 
 def decode_structure(data: Frame, kind: type[T], *, limit: int, read: Reader | None = None) -> T:
-    """The structure whose canonical encoding is `data`; refuses everything else with Code.MALFORMED.
+    """The structure whose canonical encoding is `data`; refuses all other bytes with Code.MALFORMED.
 
-    read: makes the values of types that msgspec does not know, from what msgpack holds.
-    """
+    read: makes the values of types that msgspec does not know, from msgpack's."""
     structure: Any = kind
     decoder, longest = _decoder(structure, read)
     if len(data) > limit or len(data) > longest:
@@ -128,7 +127,7 @@ def _longest(kind: inspect.Type) -> float:
 
 @cache
 def _holds_floats(kind: type[Any]) -> bool:
-    """Whether floats may be in the structure. Most messages are none of those, and need not be walked through."""
+    """Whether floats may be in the structure. Most messages have none, and need no walk."""
     return _floats_in(inspect.type_info(kind))
 
 
@@ -167,7 +166,7 @@ def encode(message: Message, envelope: Envelope, payload: Frame | None = None) -
 
 @work(WorkKind.SERIALISATION)
 def decode(frames: Sequence[Frame], kinds: Kinds) -> Packet:
-    """Check the frames and read the envelope; kinds: what is spoken on the link."""
+    """Check the frames and decode the envelope; kinds: the protocol of the link."""
     if not 2 <= len(frames) <= 3:
         raise RemoteProtocolError(Code.MALFORMED, f"a message has 2 or 3 frames, not {len(frames)}")
     try:
@@ -198,7 +197,7 @@ def _check_version(version: int | None, kinds: Kinds) -> None:
 
 
 def _loose_version(envelope: Frame) -> int | None:
-    """The version in an envelope of any form; None if it tells none."""
+    """The version in an envelope of any form; None if it has none."""
     try:
         loose = msgspec.msgpack.decode(envelope) if len(envelope) <= ENVELOPE_LIMIT else None
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):

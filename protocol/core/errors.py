@@ -1,9 +1,9 @@
 """Errors of the protocol, and their codes on the wire.
 
-Local misuse (a caller who asks the machine for something it cannot do now) raises LocalProtocolError: a bug on this
-side. A peer's fault is a RemoteProtocolError: it carries the code that goes onto the wire, the member at fault and a
-sentence for the log. Machines catch RemoteProtocolError themselves and turn it into a verdict (exclude the sender, or
-abort the round); it never reaches the shell as an exception. What is not in the tables ends the exchange.
+Local misuse (a caller requests something that the machine cannot do now) raises LocalProtocolError: a bug on this side.
+A peer's fault is a RemoteProtocolError: it has the code for the wire, the member at fault and a sentence for the log.
+Machines catch RemoteProtocolError themselves and turn it into a verdict (exclude the sender, or abort the round); it
+never reaches the shell as an exception. An input that the tables do not list ends the exchange.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def printable(words: str) -> str:
 
 
 class Code(IntEnum):
-    """Why something was refused. The numbers are part of the wire format and are never reused."""
+    """Reason of a refusal. The numbers are part of the wire format and are never reused."""
 
     MALFORMED = 1
     """Bytes that are no canonical encoding of any message."""
@@ -67,14 +67,14 @@ class ProtocolError(Exception):
 
 
 class LocalProtocolError(ProtocolError):
-    """This side asked for something that the state does not allow: a bug in the caller."""
+    """This side requested something that the state does not allow: a bug in the caller."""
 
 
 class RemoteProtocolError(ProtocolError):
     """A peer broke a rule.
 
-    culprit: the member at fault, where the rule shows one; detail: one sentence for people; round: 0 outside of rounds.
-    """
+    culprit: the member at fault, if the rule identifies one; detail: one sentence for people; round: 0 outside of
+    rounds."""
 
     def __init__(self, code: Code, detail: str, *, culprit: str | None = None, round: int = 0) -> None:
         super().__init__(f"{culprit or 'peer'}: {detail} [{code.name}]")
@@ -84,7 +84,7 @@ class RemoteProtocolError(ProtocolError):
         self.round = round
 
     def within(self, round: int) -> RemoteProtocolError:
-        """The same error as one of a message of this round."""
+        """The same error, in a message of this round."""
         return RemoteProtocolError(self.code, self.detail, culprit=self.culprit, round=round)
 
     def blaming(self, member: str) -> RemoteProtocolError:

@@ -1,4 +1,4 @@
-"""Base of all events: what happened at a party, for its event log, its screen and its reports.
+"""Base of all events of a party, for its event log, its screen and its reports.
 
 Each protocol declares its events beside its machines, and each kind of party those of its process. Together they are
 one tagged union: an event is written as a JSON object whose `event` is the name of its class in kebab case. Fields are
@@ -22,18 +22,18 @@ def _tag(name: str) -> str:
 
 
 class Event(Output, msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_tag):
-    """Something that happened. The process that logs it fills in `time` and `party`."""
+    """An event at a party. The process that logs it fills in `time` and `party`."""
 
     LEVEL: ClassVar[Level] = "info"
 
     time: float = 0.0
     """Seconds since 1970."""
     party: str = ""
-    """Whose log it stands in."""
+    """Party whose log contains the event."""
 
     @property
     def level(self) -> Level:
-        """How much it matters to the party's owner; an event with an error code is a warning."""
+        """Severity for the party's owner; an event with an error code is a warning."""
         return "warning" if getattr(self, "code", None) is not None else self.LEVEL
 
     @property

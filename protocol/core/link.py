@@ -1,11 +1,11 @@
-"""One direction-pair between two parties: envelopes written and checked, and sent again when a connection broke.
+"""Both directions between two parties: writes and checks envelopes, and repeats messages after a lost connection.
 
-A Link numbers what it sends and requires that what arrives bears the authenticated sender, the session, and the next
-number. Every message says how many of the other side's have been received. When the connecting side has a new
-connection, it asks to go on (`ask`) on a link with the next number; the other side answers (`answer`), and each says
-again what the other has not received. Messages with another link number are passed over.
+A Link numbers outgoing messages and requires that incoming ones have the authenticated sender, the session, and the
+next number. Every message acknowledges the number of received ones. When the connecting side has a new connection, it
+asks to resume (`ask`) on a link with the next number; the other side answers (`answer`), and each repeats the messages
+that the other has not received. Messages with another link number are ignored.
 
-What is kept is bounded: beyond it, a link cannot go on.
+The number of kept messages is bounded: beyond it, a link cannot resume.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tacit.protocol.core.machine import Transmit
 from tacit.protocol.core.messages import SESSION, TRAIN, Abort, Kinds, Message, Resume
 
 MOST_KEPT: Final = 64
-"""Messages that are kept to be said again."""
+"""Messages kept for repetition."""
 MOST_KEPT_BYTES: Final = 1 << 24
 """Bytes of all their frames together."""
 
@@ -30,8 +30,8 @@ MOST_KEPT_BYTES: Final = 1 << 24
 class Traffic:
     """Bytes of frames by (round, phase), in each direction. One per party; all its links count into it.
 
-    begun: of who starts the rounds, the last one. What names a later one, as any peer can, counts as outside of rounds.
-    """
+    begun: last round of the party that starts rounds. A later round, which any peer can name, counts as outside of
+    rounds."""
 
     def __init__(self, begun: int | None = None) -> None:
         self.begun = begun
@@ -40,11 +40,11 @@ class Traffic:
 
 
 NO_SESSION = bytes(32)
-"""What a client's Hello bears: it cannot know the session yet."""
+"""Session of a client's Hello, which cannot know it yet."""
 
 
 class _Said(Struct, frozen=True):
-    """A message that may have to be said again."""
+    """A message that may have to be repeated."""
 
     envelope: Envelope
     rest: tuple[Frame, ...]
@@ -59,9 +59,8 @@ class _Said(Struct, frozen=True):
 class Link:
     """The state of the conversation between `own` and `peer` in one session.
 
-    kinds: what is spoken on it; without Resume among them nothing is kept, and it is not said what has come. number,
-    said: of the link and of the messages on it, with which the conversation begins.
-    """
+    kinds: its messages; without Resume among them nothing is kept or acknowledged. number, said: of the link and of the
+    messages on it, with which the conversation begins."""
 
     def __init__(
         self,
@@ -79,24 +78,24 @@ class Link:
         self.session = session
         self.traffic = traffic
         self.number = number
-        """Of the newest link that was asked for: what arrives bears it."""
+        """Number of the newest requested link, which incoming messages must have."""
         self.broken = False
-        """Whether the connection was lost and the conversation does not go on yet, so that messages may be missing."""
+        """Whether the connection was lost and the conversation has not resumed yet, so that messages may be missing."""
         self._kinds = kinds
         self._resumes = Resume.TYPE in kinds
         self._agreed = number
-        """Of the newest link that was answered: what is said bears it."""
+        """Number of the newest answered link, which outgoing messages have."""
         self._sent = said
         self._received = 0
         self._kept = deque[_Said]()
-        """The last of what was said, and not received as far as known."""
+        """The last sent messages that are not acknowledged."""
         self._kept_bytes = 0
         self.due = 0
-        """What the peer expects, by its last Resume."""
+        """Number of the message that the peer expects, by its last Resume."""
 
     @property
     def asking(self) -> bool:
-        """Whether a new link was asked for and has not been answered."""
+        """Whether a new link was requested and not yet answered."""
         return self._agreed != self.number
 
     def frames(self, message: Message, *, round: int, payload: Frame | None = None) -> list[Frame]:
@@ -111,7 +110,7 @@ class Link:
         return self.accept(decode(frames, self._kinds))
 
     def accept(self, packet: Packet) -> Packet:
-        """The same of a packet that was decoded before it was known to be of this link."""
+        """The same for a packet that was decoded before its link was known."""
         envelope = packet.envelope
         self._check_names(envelope)
         if (envelope.link, envelope.sequence) != (self.number, self._received):
@@ -126,18 +125,18 @@ class Link:
         return packet
 
     def late(self, packet: Packet) -> bool:
-        """Whether a message is to be passed over: it was said on another link, or after one that was lost with it."""
+        """Whether to ignore a message: it was sent on another link, or after one that was lost with it."""
         envelope = packet.envelope
         lost = self.broken and not self.asking and envelope.link == self.number and envelope.sequence > self._received
         return envelope.session == self.session and (envelope.link != self.number or lost)
 
     def of_peer(self, packet: Packet) -> Packet:
-        """The same packet, if it is of the peer and the session, whatever its numbers."""
+        """The same packet, if it belongs to the peer and the session, regardless of its numbers."""
         self._check_names(packet.envelope)
         return packet
 
     def check_heard(self, round: int) -> None:
-        """Refuse that the peer speaks in a round, and has not received what was said to it in rounds before."""
+        """Refuse a message in a round from a peer that has not received all messages of former rounds."""
         former = next((said.envelope for said in self._kept if 0 < said.envelope.round < round), None)
         if former is not None:
             detail = f"in round {round} it has not received message {former.sequence}, of round {former.round}"
@@ -148,13 +147,13 @@ class Link:
         return self._resume(self._sent)
 
     def may_be_asked(self, envelope: Envelope) -> bool:
-        """Whether the peer asks to go on with this conversation: by its session, or from before it knew that."""
+        """Whether the peer asks to resume this conversation: by its session, or from before it knew that."""
         untouched = not self._received and len(self._kept) == self._sent
         from_start = envelope.session == NO_SESSION and untouched and envelope.link > self.number
         return envelope.session == self.session or from_start
 
     def asked(self, packet: Packet) -> Packet:
-        """The peer asks to go on. Refuses numbers that cannot be."""
+        """Process the peer's request to resume. Refuses impossible numbers."""
         envelope = packet.envelope
         self._check_names(envelope, or_session=NO_SESSION)
         self._check_resume(envelope, envelope.link > self.number and envelope.sequence >= self._received)
@@ -163,14 +162,14 @@ class Link:
         return packet
 
     def answer(self) -> list[Transmit] | None:
-        """Go on, on the link that the peer asked for; None if what it lacks is not there any more."""
+        """Resume on the link that the peer requested; None if the messages it lacks are not kept any more."""
         if len(self._kept) != self._sent - self.due:
             return None
         self._agreed = self.number
         return [self._resume(self.due), *self._said_again()]
 
     def answered(self, packet: Packet) -> Packet:
-        """The peer goes on. Refuses numbers that cannot be."""
+        """Process the peer's answer. Refuses impossible numbers."""
         envelope = packet.envelope
         self._check_names(envelope)
         now_due = self.asking and (envelope.link, envelope.sequence) == (self.number, self._received)
@@ -181,11 +180,11 @@ class Link:
         return packet
 
     def rest(self) -> list[Transmit] | None:
-        """What the peer lacks by its answer; None if that is not there any more."""
+        """Messages that the peer lacks by its answer; None if they are not kept any more."""
         return self._said_again() if len(self._kept) == self._sent - self.due else None
 
     def within(self, session: bytes) -> Link:
-        """The same before anything was said, in the session that the peer has named."""
+        """The same before any message, in the session that the peer has named."""
         link = Link(self.own, self.peer, session, self.traffic, self._kinds, number=self.number)
         link._agreed, link.broken = self._agreed, self.broken
         return link

@@ -1,15 +1,15 @@
 """The core of every state machine: a transition table, a handler per row, and one order of processing.
 
 A role is a subclass with a table that maps (state, cause) to a Row, to IGNORE, or to the machine Inside that handles
-it. A cause is the type of a received message; an Input: DROP (a member is gone), COMPLETE (nobody is waited for any
-more), EXPIRE (the deadline passed), or one of the shell; or the type of a Result of an inner machine. A cause that the
-table does not mention is refused: the exchange fails closed.
+it. A cause is the type of a received message; an Input: DROP (a member is gone), COMPLETE (all awaited members have
+answered), EXPIRE (the deadline passed), or one of the shell; or the type of a Result of an inner machine. A cause that
+the table does not list is refused: the exchange fails closed.
 
 The table decides from the type of a message whether it is legal now. Its body is parsed, and the handler computes a
-Step: the successor state, the outputs, and a `commit` that stores what outlives the state. Until then nothing has
+Step: the successor state, the outputs, and a `commit` that stores data beyond the state. Until then nothing has
 changed; a handler refuses by raising RemoteProtocolError. The step is committed, then its outputs are released. A
 refused message changes nothing but the verdict, which the role's `refuse` turns into a step of its own. If the new
-state has a COMPLETE row and nobody is waited for, that row follows at once.
+state has a COMPLETE row and no member is awaited, that row follows at once.
 
 An outer machine releases the messages of an inner one in its own way (`pass_on`), and has it erase its secrets as soon
 as a state is entered that does not contain it. Machines do no I/O; `now` (seconds) and `entropy` are arguments.
@@ -35,12 +35,12 @@ Entropy = Callable[[int], bytes]
 class State(Enum):
     """Base of the states of a machine. Each protocol declares its own."""
 
-    # Members are single. Enum hashes their names, in Python, with every look into a table.
+    # Members are singletons. Enum would hash their names, in Python, at every table lookup.
     __hash__ = object.__hash__
 
 
 class Input(Enum):
-    """Base of the causes of a transition that are no message. Each protocol declares its own."""
+    """Base of the causes of a transition other than messages. Each protocol declares its own."""
 
     __hash__ = object.__hash__
 
@@ -57,22 +57,22 @@ class Trigger(Input):
 
 
 class Output:
-    """Base of what a machine tells those around it. Every role says which outputs it gives."""
+    """Base of a machine's outputs. Every role declares its outputs."""
 
 
 def consumed(outputs: list[Output]) -> Iterator[Output]:
-    """Take them from the list, one by one: messages to a thousand members are not kept beside their frames."""
+    """Remove and yield the outputs one by one: messages to a thousand members are not kept beside their frames."""
     outputs.reverse()
     while outputs:
         yield outputs.pop()
 
 
 class Result(Output):
-    """What a machine has come to: to the machine around it the cause of a transition."""
+    """Result of a machine: the cause of a transition in the outer machine."""
 
 
 class Send(Output, Struct, frozen=True):
-    """Say this to that member."""
+    """Send this message to that member."""
 
     to: str
     message: Message
@@ -83,7 +83,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class Heard(Struct, Generic[MessageT], frozen=True):
-    """A message that came, as a handler gets it. sender: whom the link authenticated."""
+    """A received message, as a handler gets it. sender: authenticated by the link."""
 
     sender: str
     envelope: Envelope
@@ -100,16 +100,16 @@ MachineT = TypeVar("MachineT", bound="Machine[Any]")
 
 
 class Step(Struct, Generic[StateT], frozen=True):
-    """What a handler decided: the next state, what to say, and how to store what was learnt."""
+    """Decision of a handler: the next state, the outputs, and a function that stores data."""
 
     state: StateT
     outputs: tuple[Output, ...] = ()
     commit: Callable[[], Sequence[Output] | None] = lambda: None
-    """Stores, and must not fail. It may return more outputs, where what to say follows from what is stored."""
+    """Stores data, and must not fail. It may return more outputs, if they depend on the stored data."""
     data: Any = None
-    """What the state holds, and loses when it is left; None keeps what it holds where the state stays the same."""
+    """Data of the state, lost when it is left; None keeps the present data if the state stays the same."""
     deadline: float | None = None
-    """When the state times out; None keeps the deadline where the state stays the same."""
+    """Timeout of the state; None keeps the deadline if the state stays the same."""
 
 
 Handler = Callable[..., Step[Any]]
@@ -117,8 +117,7 @@ Handler = Callable[..., Step[Any]]
 
 @dataclass(frozen=True)
 class Row(Generic[StateT]):
-    """A legal transition: the method that handles it, which a subclass may override, and every state that it may
-    lead to."""
+    """A legal transition: the method that handles it, which a subclass may override, and its possible states."""
 
     handler: Handler
     to: tuple[StateT, ...]
@@ -135,11 +134,11 @@ IGNORE: Final = Ignore.IGNORE
 
 @dataclass(frozen=True)
 class Inside(Generic[StateT]):
-    """It is for the machine inside that the attribute of this name holds."""
+    """Handled by the inner machine in the attribute of this name."""
 
     machine: str
     otherwise: Row[StateT] | Ignore | None = None
-    """What becomes of it if there is no such machine now, or one that does not hear it; refused if None."""
+    """Handling if there is no such machine now, or one that does not accept it; refused if None."""
 
 
 Cause = type[Message] | type[Result] | Input
@@ -149,9 +148,8 @@ Table = Mapping[tuple[StateT, Cause], Row[StateT] | Ignore | Inside[StateT]]
 class Machine(Generic[StateT]):
     """A role in one exchange. Subclasses supply the handlers, and `refuse`.
 
-    They name, when the class is made: `outputs`, those of its machines, and `contains`, by the name of an attribute the
-    states in which it may hold a machine inside.
-    """
+    Class arguments: `outputs`, those of its machines, and `contains`, by the name of an attribute the states in which
+    it may hold an inner machine."""
 
     outputs: ClassVar[Any] = Output
     contains: ClassVar[Mapping[str, Collection[Enum]]] = {}
@@ -170,16 +168,16 @@ class Machine(Generic[StateT]):
         self.table = table
         self.state = state
         self.data: Any = None
-        """What the present state holds."""
+        """Data of the present state."""
         self.deadline: float | None = None
-        """When the present state times out, in the seconds of `now`."""
+        """Timeout of the present state, in the seconds of `now`."""
         self.ignored = 0
-        """How many late or repeated messages were ignored."""
+        """Number of late or repeated messages that were ignored."""
         for name in self.contains:
             setattr(self, name, None)
 
     def at(self, kind: type[DataT]) -> DataT:
-        """What the present state holds; LocalProtocolError if that is something else."""
+        """Data of the present state; LocalProtocolError if it has another type."""
         if not isinstance(self.data, kind):
             raise LocalProtocolError(f"{type(self).__name__} has no {kind.__name__} in state {self.state.name}")
         return self.data
@@ -190,7 +188,7 @@ class Machine(Generic[StateT]):
 
     @property
     def next_deadline(self) -> float | None:
-        """When the shell must call `expire`; None while nothing is waited for."""
+        """Time at which the shell must call `expire`; None while nothing is awaited."""
         return min(self.deadlines(), default=None)
 
     def deadlines(self) -> Iterator[float]:
@@ -228,7 +226,7 @@ class Machine(Generic[StateT]):
         return self._take(self.refuse(sender, error.blaming(sender), now), now)
 
     def expire(self, now: float) -> list[Output]:
-        """Tell the machine the time; it acts only if a deadline has passed."""
+        """Advance the machine's time; it acts only if a deadline has passed."""
         outputs: list[Output] = []
         for part in self.inside:
             outputs += self.relay(part, part.expire(now), now)
@@ -237,7 +235,7 @@ class Machine(Generic[StateT]):
         return outputs
 
     def trigger(self, cause: Input | type[Result], now: float, *arguments: Any) -> list[Output]:
-        """Run an internal transition; LocalProtocolError where the table has none."""
+        """Run an internal transition; LocalProtocolError if the table has none."""
         cell = self.table.get((self.state, cause))
         if isinstance(cell, Inside):
             part = getattr(self, cell.machine)
@@ -261,11 +259,11 @@ class Machine(Generic[StateT]):
         return said
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
-        """The way out for a message of `part`: of a machine inside, or of this one."""
+        """Release a message of `part`: of an inner machine, or of this one."""
         return (send,)
 
     def forget(self) -> None:
-        """Drop what this machine and those inside hold. It is of no use afterwards."""
+        """Drop all data of this machine and inner ones. It is of no use afterwards."""
         self.data = self.deadline = None
         for name, part in [(name, getattr(self, name)) for name in self.contains]:
             if part is not None:
@@ -277,15 +275,15 @@ class Machine(Generic[StateT]):
         raise NotImplementedError
 
     def hears(self, sender: str, envelope: Envelope) -> bool:
-        """Whether a message that the machine around this one has for it concerns it."""
+        """Whether a message that the outer machine passes on concerns this one."""
         return True
 
     def late(self, sender: str, packet: Packet) -> bool:
-        """Whether a legal message repeats what this sender said before."""
+        """Whether a legal message repeats an earlier one of this sender."""
         return False
 
     def complete(self) -> bool:
-        """Whether the present state waits for nobody any more."""
+        """Whether the present state awaits no member any more."""
         return False
 
     def unexpected(self, kind: type[Message]) -> RemoteProtocolError:
@@ -300,7 +298,7 @@ class Machine(Generic[StateT]):
         return step
 
     def _take(self, step: Step[StateT], now: float) -> list[Output]:
-        # The state first: what a commit sets off may lead further.
+        # The state first: a commit's outputs may cause further transitions.
         if step.state is not self.state:
             self.state, self.data, self.deadline = step.state, step.data, step.deadline
             for name, states in self.contains.items():
@@ -323,7 +321,7 @@ class Machine(Generic[StateT]):
 
 
 class Transmit(Output, Struct, frozen=True):
-    """Put these frames onto the link to that party."""
+    """Send these frames over the link to that party."""
 
     to: str
     frames: list[Frame]

@@ -1,4 +1,4 @@
-"""What all messages have in common; every protocol keeps its own (the messages.py of its folder).
+"""Common parts of all messages; every protocol declares its own (the messages.py of its folder).
 
 A message is the body of one multipart message; arrays travel in a raw frame behind it (see codec.py), never inside.
 Sets of members are bitmaps (roster.py). Records of fixed size that belong to the members of a set are one byte string
@@ -28,7 +28,7 @@ CHUNK_BYTES: Final = 1 << 20
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Bitmap = Annotated[bytes, Meta(max_length=(LARGEST_COHORT + 7) // 8)]
 Signature = Annotated[bytes, Meta(max_length=64)]
-"""Empty in semi-honest mode; its length is checked where it is verified."""
+"""Empty in semi-honest mode; its length is checked at verification."""
 Records = Annotated[bytes, Meta(max_length=BODY_LIMIT)]
 Index = Annotated[int, Meta(ge=0, le=2**31)]
 Round = Annotated[int, Meta(ge=0, le=2**31)]
@@ -36,17 +36,16 @@ Size = Annotated[int, Meta(ge=0, le=2**40)]
 
 
 SESSION: Final = "SESSION"
-"""Phase of what belongs to no round. Each protocol declares the phases of its rounds."""
+"""Phase of messages outside of rounds. Each protocol declares the phases of its rounds."""
 TRAIN: Final = "TRAIN"
-"""Phase of a client's own work in a round, and of what it fetches for it."""
+"""Phase of a client's own work in a round, and of its downloads."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all messages. An unknown field is passed over when one is read, and refused as not canonical.
+    """Base of all messages. Decoding skips an unknown field, and then refuses the body as not canonical.
 
-    TYPE is the name on the wire: that of the class, in lower case with hyphens. PHASE is the phase whose traffic it
-    counts for (TRAIN outside of rounds for SESSION); PAYLOAD says whether a raw frame may follow the body.
-    """
+    TYPE is the name on the wire: that of the class, in lower case with hyphens. PHASE is the phase to which its traffic
+    is counted (TRAIN outside of rounds as SESSION); PAYLOAD says whether a raw frame may follow the body."""
 
     TYPE: ClassVar[str]
     PHASE: ClassVar[str] = SESSION
@@ -57,7 +56,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Abort(Message, frozen=True, kw_only=True):
-    """Either way: I end this round (or, outside a round, the session) for this reason."""
+    """Either way: the sender ends this round (or, outside a round, the session) for this reason."""
 
     code: Code
     detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
@@ -66,30 +65,30 @@ class Abort(Message, frozen=True, kw_only=True):
 
 
 class Resume(Message, frozen=True, kw_only=True):
-    """Either way: there is a new link, whose number is in the envelope with how much was received. Say the rest again.
+    """Either way: there is a new link; the envelope has its number and the number of received messages. Repeat the
+    rest.
 
-    The connecting side asks with it, the other answers with the same. It is not one of the numbered messages.
-    """
+    The connecting side asks with it, the other answers with the same. It is not one of the numbered messages."""
 
 
 class Blob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An announcement: there is a byte string to be fetched."""
+    """An announcement of a byte string to fetch."""
 
     digest: Hash
-    """Under the label of its kind."""
+    """Digest under the label of its kind."""
     size: Size
     """Its length in bytes."""
 
 
 class Fetch(Message, frozen=True, kw_only=True):
-    """Either way: send me this chunk of what you announced last, in this round or, with round 0, outside of rounds."""
+    """Either way: request this chunk of the last announcement, in this round or, with round 0, outside of rounds."""
 
     PHASE: ClassVar[str] = TRAIN
     chunk: Index
 
 
 class Chunk(Message, frozen=True, kw_only=True):
-    """Either way: the bytes that were asked for, from chunk * CHUNK_BYTES on, in the raw frame."""
+    """Either way: the requested bytes, from chunk * CHUNK_BYTES on, in the raw frame."""
 
     PHASE: ClassVar[str] = TRAIN
     PAYLOAD: ClassVar[bool] = True
@@ -103,15 +102,14 @@ def by_type(*kinds: type[Message]) -> dict[str, type[Message]]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kinds(Mapping[str, type[Message]]):
-    """The messages that are spoken on a link, by their names on the wire, and of which version of what they are.
+    """The messages of a link's protocol, by their names on the wire, and its version.
 
-    Numbers of versions come from one series: none is that of two protocols, so who hears a foreign one can tell.
-    """
+    Version numbers come from one series: no two protocols share one, so that a foreign one is identified."""
 
     protocol: str
-    """In words."""
+    """Name of the protocol, in words."""
     version: int
-    """In every envelope."""
+    """Version in every envelope."""
     types: Mapping[str, type[Message]] = field(repr=False)
 
     def __getitem__(self, name: str) -> type[Message]:

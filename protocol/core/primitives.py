@@ -31,7 +31,7 @@ _LENGTH: Final = struct.Struct("<Q")
 
 
 class Label(bytes):
-    """What a hash, a derived key or a signature is for. Part of the wire format: each is declared once, by the protocol
+    """Purpose of a hash, a derived key or a signature. Part of the wire format: each is declared once, by the protocol
     that uses it, and no two are equal (tests/protocol/core/test_primitives.py)."""
 
 
@@ -52,7 +52,7 @@ def digest(label: Label, *parts: bytes | bytearray | memoryview) -> bytes:
 @work(WorkKind.KEY_AGREEMENT)
 def derive(secret: bytes, label: Label, *, salt: bytes, info: bytes = b"") -> bytes:
     """HKDF-SHA256: 32 bytes from a secret; the label opens the info string."""
-    # One block of output is one call for each of the two steps: a third of the time of a general implementation.
+    # One block of output needs one call for each of the two steps: a third of the time of a general implementation.
     return hmac.digest(hmac.digest(salt, secret, "sha256"), framed(label, info) + b"\x01", "sha256")
 
 
@@ -77,10 +77,9 @@ def check_public_key(public: bytes) -> None:
 
 
 class AgreementKey:
-    """An ephemeral X25519 key pair. `private` is the 32-byte scalar: it is what gets secret-shared.
+    """An ephemeral X25519 key pair. `private` is the 32-byte scalar, which is secret-shared.
 
-    Agreed secrets are kept, because the two directions of a channel derive their keys from the same one.
-    """
+    Agreed secrets are kept, because the two directions of a channel derive their keys from the same one."""
 
     __slots__ = ("_agreed", "private", "public")
 
@@ -100,7 +99,7 @@ class AgreementKey:
 
 @work(WorkKind.KEY_AGREEMENT)
 def agree_all(pairs: Sequence[tuple[AgreementKey, bytes]]) -> None:
-    """Agree with checked public keys on all cores: what `agree` returns for these pairs then costs nothing."""
+    """Agree with checked public keys on all cores: `agree` then returns these results from its cache."""
     map_in_threads(lambda pair: pair[0].agree(pair[1]), pairs, worth=AGREEMENTS_WORTH_A_THREAD)
 
 
@@ -132,13 +131,13 @@ _ONCE: Final = bytes(12)
 
 @work(WorkKind.SHARING)
 def seal(key: bytes, plaintext: bytes, *, associated: bytes) -> bytes:
-    """ChaCha20-Poly1305 under a key that is used for this one message; 16 bytes longer than the plaintext."""
+    """ChaCha20-Poly1305 under a single-use key; the ciphertext is 16 bytes longer than the plaintext."""
     return ChaCha20Poly1305(key).encrypt(_ONCE, plaintext, associated)
 
 
 @work(WorkKind.SHARING)
 def open_sealed(key: bytes, ciphertext: bytes, *, associated: bytes) -> bytes:
-    """The plaintext; refuses what was not sealed under this key with this associated data."""
+    """The plaintext; refuses a ciphertext that was not sealed under this key with this associated data."""
     try:
         return ChaCha20Poly1305(key).decrypt(_ONCE, ciphertext, associated)
     except InvalidTag:

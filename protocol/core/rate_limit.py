@@ -1,7 +1,7 @@
-"""How often a peer is answered that asks for something costly: a hello, a resumption, what cannot be read.
+"""Rate limit of a peer's costly requests: a hello, a resumption, an unreadable message.
 
-A few requests are answered at once, and one more from time to time. One too many is no offence: it waits for its turn,
-and only the last one does.
+A few requests are answered at once, and one more from time to time. An excess request is no offence: it waits for its
+turn, and only the last one does.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from typing import Final, Generic, TypeVar
 HELLOS: Final = 5
 """Hellos and resumptions of a member that are answered at once."""
 HELLO_SECONDS: Final = 10
-"""After so many seconds a member has one of them back."""
+"""Seconds after which a member regains one of them."""
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 RequestT = TypeVar("RequestT")
 
 
 class RateLimit(Generic[KeyT, RequestT]):
-    """By peer: a name that the transport has authenticated, or a pair of names of the roster; and what waits."""
+    """State by peer, a name that the transport has authenticated, or a pair of names of the roster; and waiting
+    requests."""
 
     def __init__(self) -> None:
         self._full: dict[KeyT, float] = {}
-        """When the peer has all its answers back."""
+        """Time at which the peer has regained all its answers."""
         self._waiting: dict[KeyT, tuple[float, RequestT]] = {}
 
     def turn(self, peer: KeyT, now: float) -> float:
-        """When a request of this peer may be answered."""
+        """Time at which a request of this peer may be answered."""
         return max(now, self._full.get(peer, now) - (HELLOS - 1) * HELLO_SECONDS)
 
     def spend(self, peer: KeyT, now: float) -> None:

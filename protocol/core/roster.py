@@ -1,16 +1,16 @@
-"""The roster: who takes part, in which role and group, with which public keys; its versions; and sets of members.
+"""The roster: members with their roles, groups and public keys; its versions; and sets of members.
 
-Every party holds the same roster, received over a channel that it trusts and never from the server. Its hash enters
-every signature and every mask seed. The order of the members gives every client its index. Encodings are in
-docs/spec/encoding.md; why a sum has whole groups, in docs/spec/security.md.
+Every party holds the same roster, received over a trusted channel and never from the server. Its hash enters every
+signature and every mask seed. The order of the members gives every client its index. docs/spec/encoding.md has the
+encodings, and docs/spec/security.md the reason for whole groups in sums.
 
-The operator's key is replaced by the standby key that the roster names: a version that this key has signed is later,
-whatever its number. So nobody may be named standby who has been operator, and an operator does not change its standby.
+The standby key named in the roster can replace the operator's key: a version that it has signed is later, regardless of
+its number. So a former operator's key may not become standby, and an operator does not change its standby.
 
-A party accepts a later version of its operator and lineage, however many lie between, if the server keeps its name,
-every member that stays keeps its role and names all keys that it had, clients are in groups or in none as before, and
-nobody moves from one group to another: a group stays as it is, or is retired, and its remaining clients wait for a new
-one. A member with another key changes its group too; about that its clients ask their owners
+A party accepts a later version of its operator and lineage, with any number of versions between, if the server keeps
+its name, every remaining member keeps its role and names all its former keys, clients are in groups or in none as
+before, and nobody moves from one group to another: a group is unchanged, or is retired, and its remaining clients wait
+for a new one. A member with another key changes its group too; its clients ask their owners about that
 (protocol/session/client_session.py).
 """
 
@@ -34,7 +34,7 @@ from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, verify
 
 
 class RosterLabel:
-    """Labels of rosters and what belongs to them."""
+    """Labels of rosters and their parts."""
 
     GROUP: Final = Label(b"tacit/1 group of clients")
     SIGN_ROSTER: Final = Label(b"tacit/1 sign version of a roster")
@@ -65,10 +65,9 @@ _SETS_AT_ONCE: Final = 256
 
 
 class Members:
-    """A set of members as it was sent: for sets that may be the whole cohort, which a client compares but never lists.
+    """A set of members as it was sent, for sets that may be the whole cohort, which a client compares but never lists.
 
-    Refuses a bitmap of another length or with bits beyond `size`.
-    """
+    Refuses a bitmap of another length or with bits beyond `size`."""
 
     __slots__ = ("_bits", "_size", "bitmap")
 
@@ -117,7 +116,7 @@ def decode_members(bitmap: bytes, size: int) -> tuple[int, ...]:
 
 
 def check_records(records: bytes, size: int, members: Collection[int], code: Code = Code.SHARES) -> None:
-    """Refuse another number of bytes than that of one record for each of these members."""
+    """Refuse a number of bytes other than that of one record for each of these members."""
     if len(records) != size * len(members):
         raise RemoteProtocolError(code, f"{len(members)} records have {size * len(members)} bytes, not {len(records)}")
 
@@ -131,13 +130,13 @@ def split_records(records: bytes, size: int, members: Collection[int], code: Cod
 def records_by_receiver(
     records: Mapping[int, bytes], receivers: Mapping[int, Sequence[int]], size: int
 ) -> dict[int, bytes]:
-    """The records that each receiver gets, of rising senders; `records`, of rising senders, are for their receivers."""
+    """The records for each receiver, of rising senders; `records`, of rising senders, are for their receivers."""
     to = np.fromiter(chain.from_iterable(receivers[sender] for sender in records), np.int64)
     order = np.argsort(to, kind="stable")
     rows = np.frombuffer(b"".join(records.values()), f"V{size}")
     known, first = np.unique(to[order], return_index=True)
     bounds = [*first.tolist(), len(order)]
-    # One receiver at a time: all records of a large cohort are a hundred megabytes, and would be there twice more.
+    # One receiver at a time: all records of a large cohort are a hundred megabytes, and would be kept twice more.
     return {member: rows[order[bounds[at] : bounds[at + 1]]].tobytes() for at, member in enumerate(known.tolist())}
 
 
@@ -156,8 +155,7 @@ _FINGERPRINT_DIGITS = 40
 class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One party of the federation, as all others know it.
 
-    Raises ValueError when the name, the role or the length of a key is not valid.
-    """
+    Raises ValueError for an invalid name, role or key length."""
 
     name: str
     """1 to 64 characters out of a-z, 0-9 and the hyphen; unique in the roster."""
@@ -167,14 +165,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     signing_public: bytes
     """Ed25519 public key (RFC 8032) of the party's signatures, 32 bytes."""
     group: int = 0
-    """Number of the client's group; 0 where clients are in none, or where this one waits for a group."""
+    """Number of the client's group; 0 without groups, and for a client that waits for one."""
     previous: tuple[bytes, ...] = ()
-    """Signing keys that the party had before in this lineage, also under another name, the oldest first: what was spent
-    with them of a privacy budget counts for it."""
+    """Former signing keys of the party in this lineage, also under another name, the oldest first: privacy budget spent
+    with them counts for it."""
 
     @property
     def signing_keys(self) -> tuple[bytes, ...]:
-        """All that it ever had, the present one last."""
+        """All its keys, the present one last."""
         return (*self.previous, self.signing_public)
 
     def __post_init__(self) -> None:
@@ -202,23 +200,22 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Roster(msgspec.Struct, frozen=True, dict=True):
     """All members of a federation, in the order that numbers its clients.
 
-    Raises ValueError, naming the member, when two share a name or a key, or when there is not exactly one server, and
-    for an operator without a version, a lineage, or a signature of its own.
-    """
+    Raises ValueError, naming the member, for a shared name or key, and unless there is exactly one server; also for an
+    operator without a version, a lineage, or its own signature."""
 
     members: tuple[Member, ...]
     version: int = 0
     """From 1 on; 0 without an operator."""
     operator: bytes = b""
-    """Ed25519 public key of whoever may change it, 32 bytes; empty if nobody may."""
+    """Ed25519 public key of the operator, who may change it, 32 bytes; empty if nobody may."""
     signature: bytes = b""
-    """The operator's, of the hash."""
+    """The operator's signature of the hash."""
     lineage: bytes = b""
     """32 random bytes of the first version, which all later ones have; empty without an operator."""
     standby: bytes = b""
-    """Ed25519 public key that may take the operator's place, 32 bytes; empty if none may."""
+    """Ed25519 public key that may replace the operator's, 32 bytes; empty if none may."""
     former: tuple[Member, ...] = ()
-    """Who was removed, so that what they have spent of a privacy budget counts when they come back."""
+    """Removed members, whose spent privacy budget counts when they return."""
 
     def __post_init__(self) -> None:
         holder_of_key: dict[bytes, str] = {}
@@ -274,15 +271,15 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         standby: bytes = b"",
         former: tuple[Member, ...] = (),
     ) -> Roster:
-        """The roster of these members as its operator makes it. ValueError as of the class."""
+        """Make and sign a roster of these members as its operator. ValueError as for the class."""
         hashed = sha256(_encode(members, version, operator.public, lineage, standby, former)).digest()
         signature = operator.sign(RosterLabel.SIGN_ROSTER, hashed)
         return cls(members, version, operator.public, signature, lineage, standby, former)
 
     @classmethod
     def decode(cls, encoded: bytes, signature: bytes, *, held: Roster) -> Roster:
-        """The roster with this encoding, which came over the network. Refuses what neither the operator nor the standby
-        key of the held one signed."""
+        """The roster with this encoding, received over the network. Refuses one that neither the operator nor the
+        standby key of the held one signed."""
         hashed = sha256(encoded).digest()
         try:
             verify(held.operator, signature, RosterLabel.SIGN_ROSTER, hashed)
@@ -304,7 +301,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def encoded(self) -> bytes:
-        """What the hash is of: docs/spec/encoding.md."""
+        """The hashed encoding: docs/spec/encoding.md."""
         return _encode(self.members, self.version, self.operator, self.lineage, self.standby, self.former)
 
     @cached_property
@@ -314,10 +311,9 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def fingerprint(self) -> str:
-        """The hash for people: nobody finds two rosters that have the same.
+        """The hash for people: finding two rosters with the same fingerprint is infeasible.
 
-        Eight groups of five decimal digits, of the hash as a big-endian number modulo 10^40 (132 bits).
-        """
+        Eight groups of five decimal digits, of the hash as a big-endian number modulo 10^40 (132 bits)."""
         digits = f"{int.from_bytes(self.hash, 'big') % 10**_FINGERPRINT_DIGITS:0{_FINGERPRINT_DIGITS}}"
         return " ".join(re.findall(".{5}", digits))
 
@@ -327,7 +323,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """The groups of clients, each in roster order, by their first members; none where clients are in none."""
+        """The groups of clients, each in roster order, by their first members; empty without groups."""
         groups: dict[int, list[str]] = {}
         for member in self.members:
             if member.group:
@@ -343,7 +339,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         return {name: group for group in self.groups for name in group}
 
     def group_of(self, client: str) -> tuple[str, ...]:
-        """Who is in a sum only together with this client, itself included; it alone where there are no groups."""
+        """The clients that are in a sum only together with this one, which is included; it alone without groups."""
         return self._group_of.get(client, (client,))
 
     @cached_property
@@ -432,16 +428,15 @@ def _encode(
 
 
 def group_numbers(clients: int, size: int, first: int = 1) -> tuple[int, ...]:
-    """The group of each of so many clients: as many groups as there can be of at least `size`, numbered from `first`.
+    """The group of each of so many clients: as many groups of at least `size` as possible, numbered from `first`.
 
-    Neighbours are together, and sizes differ by one at most. All 0 where size is, or where not one group is full.
-    """
+    Neighbours are together, and sizes differ by at most one. All 0 if size is, or if not one group is full."""
     count = clients // size if size else 0
     return tuple(first + client * count // clients if count else 0 for client in range(clients))
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError unless `name` can name a member."""
+    """Raise ValueError for an invalid member name."""
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
         raise ValueError(f"member name {name!r}: use 1 to 64 characters out of a-z, 0-9 and the hyphen")
 
@@ -452,14 +447,14 @@ ROSTER_CHANGES: Final[tuple[RosterChange, ...]] = ("add", "remove", "rotate", "r
 
 @dataclass(frozen=True)
 class Difference:
-    """What sets a later version of a roster apart, by the names of members."""
+    """Changes of a later version of a roster, by the names of members."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     rotated: tuple[str, ...]
-    """Who stays and has other keys."""
+    """Remaining members with other keys."""
     regrouped: tuple[str, ...]
-    """Clients that stay, and wait now or are in a group that there was not."""
+    """Remaining clients that now wait, or are in a new group."""
 
     @property
     def changes(self) -> tuple[RosterChange, ...]:
@@ -468,11 +463,11 @@ class Difference:
 
 
 class NoLongerMemberError(RemoteProtocolError):
-    """A later version of the roster is without this party, or has other keys of it."""
+    """A later version of the roster lacks this party, or has other keys of it."""
 
 
 def check_version(held: Roster, offered: Roster) -> None:
-    """Refuse (ROSTER) what is no later version of this roster."""
+    """Refuse (ROSTER) a roster that is not a later version of this one."""
     if not held.operator:
         raise _refused(
             "this party holds a roster without an operator, which has no versions: give everybody the new one"
@@ -486,12 +481,12 @@ def check_version(held: Roster, offered: Roster) -> None:
             "its operator has made anew"
         )
     if takes_over:
-        # Whatever its version is: a thief of the operator's key has the highest there is.
+        # Regardless of its version: a thief of the operator's key can use the highest number.
         if offered.standby == held.operator:
             raise _refused("its standby key is that of the operator before, who would take the place back")
         return
     if held.standby and offered.standby != held.standby:
-        # Else a thief of the operator's key would have it out of the way.
+        # Otherwise a thief of the operator's key could remove it.
         raise _refused("its standby key is another one: only that key itself replaces it")
     if offered.version <= held.version:
         same = offered.version == held.version
@@ -502,8 +497,9 @@ def check_version(held: Roster, offered: Roster) -> None:
 
 
 def check_later(held: Roster, offered: Roster, own: str) -> Difference:
-    """What a party of this name takes up. Refuses (ROSTER) what is no later version for it, and (MEMBERS) what breaks
-    the rules; NoLongerMemberError, which is one of the former, where its operator has ended its part."""
+    """Changes that a party of this name adopts. Refuses (ROSTER) a roster that is not a later version for it, and
+    (MEMBERS) one that breaks the rules; NoLongerMemberError, one of the former, if its operator has removed this
+    party."""
     check_version(held, offered)
     mine = {member.name: member for member in offered.members}.get(own)
     if mine is None:
@@ -521,13 +517,13 @@ def check_later(held: Roster, offered: Roster, own: str) -> Difference:
 
 
 def check_follows(held: Roster, offered: Roster) -> None:
-    """Refuse, as `check_later` does, what no party takes up, whoever it is."""
+    """Refuse, as `check_later` does, a roster that no party adopts."""
     check_version(held, offered)
     check_rules(held, offered)
 
 
 def check_rules(held: Roster, offered: Roster) -> None:
-    """Refuse (MEMBERS) what no operator may change while a federation goes on."""
+    """Refuse (MEMBERS) changes that no operator may make during a federation."""
     if offered.server.name != held.server.name:
         raise _broken(f"the server was {held.server.name!r}, and is {offered.server.name!r}: it keeps its name")
     roles = {member.name: member.role for member in held.members}
@@ -538,7 +534,7 @@ def check_rules(held: Roster, offered: Roster) -> None:
     heirs = {key: member for member in names.values() for key in member.signing_keys}
     for former in (*held.members, *held.former):
         heir = heirs.get(former.signing_public) or names.get(former.name)
-        # Whoever else names the server's keys is not it.
+        # Another member that names the server's keys is not the server.
         heir = offered.server if former is held.server else heir
         if heir is None:
             raise _broken(f"{former.name!r} has gone, and is not named in it as former")
@@ -554,7 +550,7 @@ def check_rules(held: Roster, offered: Roster) -> None:
 
 
 def difference(held: Roster, offered: Roster) -> Difference:
-    """What sets a later version apart."""
+    """Changes of a later version."""
     before, after = ({member.name: member for member in roster.members} for roster in (held, offered))
     stay = [name for name in after if name in before]
     return Difference(
@@ -587,8 +583,7 @@ def _broken(detail: str) -> RemoteProtocolError:
 class PartyKeys:
     """One party's key pairs, each key 32 raw bytes: X25519 for the link, as CURVE takes it, and Ed25519.
 
-    Raises ValueError when the name is not valid, a key has the wrong length or a public key does not match its secret.
-    """
+    Raises ValueError for an invalid name, a wrong key length, or a public key that does not match its secret."""
 
     name: str
     curve_public: bytes
@@ -607,7 +602,7 @@ class PartyKeys:
             raise ValueError(f"keys of {self.name!r}: the signing public key does not belong to the signing secret key")
 
     def member(self, role: Role, group: int = 0) -> Member:
-        """What the roster says about the owner of these keys."""
+        """The roster's entry for the owner of these keys."""
         return Member(
             name=self.name,
             role=role,
@@ -618,7 +613,7 @@ class PartyKeys:
 
 
 def new_keys(name: str, *, entropy: Entropy) -> PartyKeys:
-    """Keys that nobody has. name: of small letters, digits and hyphens, else ValueError; entropy: os.urandom."""
+    """New keys. name: of small letters, digits and hyphens, else ValueError; entropy: os.urandom."""
     check_name(name)
     curve_secret, signing_secret = entropy(KEY_BYTES), entropy(KEY_BYTES)
     return PartyKeys(

@@ -1,9 +1,9 @@
 """The client of a federation: joins, and in every round fetches the model, trains, and takes part in the secure sum.
 
-It is fed with frames from the server and answers with frames to it. Local work is not done here: `Train` asks the shell
-for it, and `contribute` brings the result. The sum begins with the round, beside the fetching and the training: its
-keys and shares do not depend on what is contributed, and their round trips take no time of their own. A broken rule
-inside a round ends that round. What is no matter of a round is in client_session.py.
+It receives frames from the server and answers with frames to it. It does no local work: `Train` requests it from the
+shell, and `contribute` brings the result. The sum begins with the round, beside the fetching and the training: its keys
+and shares do not depend on the contribution, so their round trips take no extra time. A broken rule inside a round ends
+that round. client_session.py has everything outside of rounds.
 """
 
 from __future__ import annotations
@@ -76,17 +76,18 @@ class TrainingClient(
 
     sum: ClientPart | None
     _fixed: bytes = b""
-    """The digest of the fixed part that this party has."""
+    """Digest of the fixed tensors that this party has."""
     _model: tuple[Blob, bytes] | None = None
-    """The last model that this server sent, and how it was announced."""
+    """The last model that this server sent, and its announcement."""
     opened: tuple[int, tuple[str, ...]] = (0, ())
-    """The last round whose sum this client has helped to open, and over whom that is; 0 before the first."""
+    """The last round whose sum this client has helped to open, and its survivors; 0 before the first."""
 
     def transitions(self) -> Table[TrainingState]:
         return TRAINING_CLIENT_TABLE
 
     def hold(self, fixed: bytes) -> None:
-        """This party has the fixed part of this digest of an earlier session, and does not fetch it again."""
+        """Record that this party has the fixed tensors of this digest from an earlier session, and need not fetch
+        them."""
         self._fixed = fixed
 
     @property
@@ -96,19 +97,19 @@ class TrainingClient(
         return Phase.SESSION if self.state in NO_ROUND else Phase.TRAIN
 
     def contribute(self, round: int, vector: npt.NDArray[Any], now: float) -> list[Output]:
-        """The trained update as ring words; without effect if that round is over meanwhile."""
+        """Submit the trained update as ring words; without effect if that round is over meanwhile."""
         if self.state is not TrainingState.TRAINING or round != self.round:
             return []
         return self.trigger(SumTrigger.CONTRIBUTE, now, vector)
 
     def provide(self, epoch: int, model: bytes, now: float) -> list[Output]:
-        """The model under the key of this epoch, as `Reencrypt` asked for it, little-endian float32 bytes."""
+        """Submit the model under the key of this epoch, as `Reencrypt` requested, little-endian float32 bytes."""
         holder = self.holder
         return [] if holder is None else self.relay(holder, holder.provide(epoch, model, now), now)
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
         if part not in (self, self.holder, self.sum):
-            # It was let go while it spoke: the round is over.
+            # The part was dropped while it sent: the round is over.
             return ()
         round = 0 if part is self.holder else self.round
         return (self._link.transmit(send.message, send.payload, round=round),)
@@ -193,7 +194,7 @@ class TrainingClient(
 
     def on_contributed(self, contributed: Contributed, now: float) -> Step[TrainingState]:
         agreement = self._agreement(self.at(_Round), self.round)
-        # Without masks a client is done while others still train.
+        # Without masks a client finishes while others still train.
         others = 0.0 if agreement.secure else agreement.train_seconds + agreement.input_seconds
         opened = self.round, contributed.opened
 

@@ -1,13 +1,13 @@
 """A client in a session: its link to the server, hello and welcome, resumption, another roster, its group, the end.
 
-The machine of rounds (client.py) builds on this one. When a lost link is back, the client asks the server to resume;
-where the server cannot, it says hello again, and is in the next round. A link that stays lost, or a configuration below
-the client's policy, ends the session.
+The machine of rounds (client.py) builds on this one. After a lost link is restored, the client asks the server to
+resume; if the server cannot, it sends another hello, and joins the next round. A link that stays lost, or a
+configuration below the client's policy, ends the session.
 
-In all sums that are opened, the members of a group have one and the same factor, as long as each of them keeps to one
-group. So a client keeps to its own: its journal has the keys of the group's members, and it refuses another group, or
-none, until its owner accepts the roster that has it. Every such change discloses one difference: of a sum before it and
-one after it. While a client waits for a group it is in no sum, and has nothing to accept.
+In all opened sums the members of a group have the same factor, as long as each of them stays in one group. So a client
+stays in its own: its journal has the keys of the group's members, and it refuses another group, or none, until its
+owner accepts the roster with it. Every such change discloses one difference, between a sum before it and one after it.
+While a client waits for a group it is in no sum, and has nothing to accept.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FIRST_LINK_BYTES: Final = 2
 
 
 class ServerLink:
-    """The link of one client. round: the one that it takes, or last took, part in; 0 before the first."""
+    """The link of one client. round: the present or last one that it took part in; 0 before the first."""
 
     def __init__(self, own: str, server: str) -> None:
         self.server = server
@@ -56,12 +56,12 @@ class ServerLink:
         self.traffic = Traffic()
         self._link = Link(own, server, NO_SESSION, self.traffic, MESSAGES)
         self._former = NO_SESSION
-        """The session of the conversation before, if there was one."""
+        """Session of the previous conversation, if any."""
         self._greeted = False
 
     @property
     def session(self) -> bytes:
-        """Its name, 32 bytes; zeros before the server's first answer."""
+        """Identifier of the session, 32 bytes; zeros before the server's first answer."""
         return self._link.session
 
     @property
@@ -71,7 +71,7 @@ class ServerLink:
 
     @property
     def asking(self) -> bool:
-        """Whether the server has been asked to go on, and has not answered."""
+        """Whether a resumption was requested and not yet answered."""
         return self._link.asking
 
     def lost(self) -> None:
@@ -91,11 +91,11 @@ class ServerLink:
         return first.transmit(Hello(roster=roster), round=0)
 
     def ask(self) -> Transmit:
-        """There is another connection: ask the server to go on with the conversation."""
+        """Ask the server to resume the conversation over a new connection."""
         return self._link.ask()
 
     def rest(self) -> list[Transmit] | None:
-        """What the server lacks, when it goes on; None if that is not there any more."""
+        """Messages to repeat after the server resumed; None if they are not kept any more."""
         return self._link.rest()
 
     def read(self, frames: Sequence[Frame], state: TrainingState) -> Packet | None:
@@ -127,7 +127,7 @@ class ServerLink:
         return None if late else packet
 
     def transmit(self, message: Message, payload: Frame | None = None, *, round: int | None = None) -> Transmit:
-        """A message on its way to the server, of the present round if no other is named."""
+        """A message for the server, in the present round by default."""
         return self._link.transmit(message, round=self.round if round is None else round, payload=payload)
 
 
@@ -135,17 +135,16 @@ NO_GROUP = b""
 
 
 def group_hash(roster: Roster, client: str) -> bytes:
-    """What a client writes down of its group: a hash of its members' signing keys, empty where it has none."""
+    """Hash of the signing keys of a client's group, for its journal; empty without a group."""
     if not roster.member(client).group:
         return NO_GROUP
     return digest(RosterLabel.GROUP, *sorted(roster.member(name).signing_public for name in roster.group_of(client)))
 
 
 def journalled_group(journal: Iterable[JournalLine]) -> bytes | None:
-    """The group that a client with this journal keeps to; None where it may be any.
+    """The group of a client with this journal; None if it may join any.
 
-    Who took part and wrote no group was in none.
-    """
+    A journal with rounds and no group means that the client was in none."""
     group = None
     for line in journal:
         if isinstance(line, GroupEntry):
@@ -156,7 +155,7 @@ def journalled_group(journal: Iterable[JournalLine]) -> bytes | None:
 
 
 def journalled_spending(journal: Iterable[JournalLine]) -> float:
-    """What a client with this journal has spent of its privacy budget."""
+    """Spent privacy budget of a client with this journal."""
     spent = 0.0
     for line in journal:
         if isinstance(line, JournalEntry):
@@ -167,10 +166,9 @@ def journalled_spending(journal: Iterable[JournalLine]) -> float:
 
 
 def check_group(former: bytes | None, roster: Roster, client: str, *, accepted: str = "") -> tuple[GroupEntry, ...]:
-    """What is to be written before a session with this roster. Refuses another group than the former.
+    """Journal entries to write before a session with this roster. Refuses a changed group.
 
-    accepted: the fingerprint of a roster whose group the client's owner accepts, whichever it is.
-    """
+    accepted: the fingerprint of a roster in which the client's owner accepts any group."""
     if client in roster.waiting:
         return ()
     group = group_hash(roster, client)
@@ -191,11 +189,10 @@ def check_group(former: bytes | None, roster: Roster, client: str, *, accepted: 
 class SessionClient(Machine[TrainingState]):
     """A client of one server.
 
-    journal: the rounds that this client entered before, from its disk; patience: seconds to wait for the
-    server outside of a round before it is asked, and then for its answer; grace: seconds for a lost link to come back;
-    accepted_groups: the fingerprint of a roster in which it may be in another group than before; held: signing keys and
-    the statements of other clients' spending that it has kept; spent: what its owner states of its own, None: nothing.
-    """
+    journal: the rounds that this client entered before, from its disk; patience: seconds to wait for the server outside
+    of a round before a probe, and then for its answer; grace: seconds for a lost link to reconnect; accepted_groups:
+    the fingerprint of a roster in which it may change its group; held: signing keys and the kept statements of other
+    clients' spending; spent: its owner's statement of its own, None: nothing."""
 
     holder: GroupKeyHolder | None
 
@@ -226,17 +223,17 @@ class SessionClient(Machine[TrainingState]):
         lines = tuple(journal)
         entries = [line for line in lines if isinstance(line, JournalEntry)]
         self._entered = {(entry.session, entry.round) for entry in entries}
-        """Rounds that it was in, in the life of its keys."""
+        """Rounds that it has entered, in the life of its keys."""
         self._former_group = journalled_group(lines)
         self._accepted_groups = accepted_groups
         self._member = roster.member(name)
         self._held = dict(held)
         self._stated = spent
-        """By its owner, until it is in the journal."""
+        """The owner's statement, until it is in the journal."""
         self._knows = bool(lines)
-        """Whether it remembers anything of its own."""
+        """Whether the journal has any entries."""
         self._spent = self._before = journalled_spending(lines)
-        """Of the budget of its policy, with the present round and without it."""
+        """Spent budget of its policy, with the present round and without it."""
         self._entropy = entropy
         self._patience = patience
         self._grace = grace
@@ -248,19 +245,19 @@ class SessionClient(Machine[TrainingState]):
 
     @property
     def configuration(self) -> Configuration:
-        """What everybody computes. LocalProtocolError before it is accepted."""
+        """The configuration of all members. LocalProtocolError before it is accepted."""
         if self._configuration is None:
             raise LocalProtocolError(f"{self.name!r} has accepted no configuration")
         return self._configuration
 
     @property
     def session(self) -> bytes:
-        """Its name, 32 bytes; zeros before the server's first answer."""
+        """Identifier of the session, 32 bytes; zeros before the server's first answer."""
         return self._link.session
 
     @property
     def round(self) -> int:
-        """The round that this client takes, or last took, part in; 0 before the first."""
+        """The present or last round that this client took part in; 0 before the first."""
         return self._link.round
 
     @property
@@ -269,7 +266,7 @@ class SessionClient(Machine[TrainingState]):
 
     @property
     def untold(self) -> bool:
-        """Whether somebody may still come back to be told that this machine has ended: never a server."""
+        """Whether a peer may reconnect to learn that this machine has ended: never a server."""
         return False
 
     @property
@@ -286,7 +283,7 @@ class SessionClient(Machine[TrainingState]):
         return self.trigger(Trigger.START, now)
 
     def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
-        """One multipart message from the server."""
+        """Process one multipart message from the server."""
         if self.state is TrainingState.ENDED:
             return []
         try:
@@ -307,14 +304,15 @@ class SessionClient(Machine[TrainingState]):
             self._link.lost()
 
     def server_back(self) -> list[Output]:
-        """The link is up again: ask the server to go on, if it was lost."""
+        """The link is restored: ask the server to resume, if it was lost."""
         if self._lost_until is None:
             return []
         self._lost_until = None
         return [self._link.ask()]
 
     def give_up(self, detail: str, now: float, *, code: Code = Code.LOCAL) -> list[Output]:
-        """This party cannot go on (its own disk, data or device), or is stopped (LEFT): tell the server, and end."""
+        """This party cannot continue (its own disk, data or device), or is stopped (LEFT): inform the server, and
+        end."""
         if self.state is TrainingState.ENDED:
             return []
         return self._take(self._end(RemoteProtocolError(code, detail, culprit=self.name)), now)
@@ -396,7 +394,7 @@ class SessionClient(Machine[TrainingState]):
             # For so long as the grace lasts.
             return Step(self.state, deadline=now + self._patience)
         if self.state is TrainingState.AWAIT_ROUND and not self._link.asking:
-            # A server that waits for other clients has nothing to say, but it answers.
+            # A server that waits for other clients sends nothing, but it answers.
             return Step(self.state, (self._link.ask(),), deadline=now + self._patience)
         return self._ended(Code.TIMEOUT, detail)
 
@@ -404,8 +402,8 @@ class SessionClient(Machine[TrainingState]):
         return self._ended(Code.LEFT, f"the link to {self._server} is lost and did not come back in {self._grace:g} s")
 
     def _learn(self, configuration: Configuration, told: bytes) -> tuple[tuple[Output, ...], float]:
-        """What the journal gets to know of the budget by the server and the owner, and what was spent in all. Refuses
-        to begin where nobody knows."""
+        """Journal entries for budget spending that the server and the owner state, and the total spending. Refuses to
+        begin if the spending is unknown."""
         cost, stated = self._policy.cost(configuration), self._stated
         if cost and not configuration.spending:
             raise below_policy("spending", False, "true: with a privacy budget all clients state what they have spent")
@@ -423,7 +421,8 @@ class SessionClient(Machine[TrainingState]):
         return (Journal(SpendingEntry(spent=spent, by_owner=stated == spent)),), spent
 
     def on_spending_seen(self, seen: SpendingSeen, now: float) -> Step[TrainingState]:
-        """Keep what other clients state, and go by what they know of this one, which no journal from a backup does."""
+        """Keep other clients' statements, and adopt their highest one of this client, which a journal from a backup
+        lacks."""
         clients = {name: self._roster.member(name).signing_public for name, _ in seen.statements}
         others = [(clients[name], said) for name, said in seen.statements if name != self.name]
         known = highest(
@@ -458,7 +457,7 @@ class SessionClient(Machine[TrainingState]):
         return Step(TrainingState.AWAIT_ROUND, told, commit, deadline=now + self._patience)
 
     def _again(self, detail: str, now: float) -> Step[TrainingState]:
-        """The conversation is over, because it cannot go on: begin another one."""
+        """The conversation cannot resume: begin another one."""
         over = self._over(Code.LEFT, detail, now)
 
         def commit() -> Sequence[Output]:

@@ -22,7 +22,7 @@ class ClientJoined(Event, frozen=True, kw_only=True):
 
 
 class ClientLeft(Event, frozen=True, kw_only=True):
-    """A client is gone from the session; it may come back."""
+    """A client left the session; it may rejoin."""
 
     LEVEL: ClassVar[Level] = "warning"
 
@@ -35,7 +35,7 @@ class ClientLeft(Event, frozen=True, kw_only=True):
 
 
 class ClientResumed(Event, frozen=True, kw_only=True):
-    """A client came back after its link broke, and received the messages that it missed."""
+    """A client reconnected after its link broke, and received the messages that it missed."""
 
     member: str
     messages: int
@@ -66,11 +66,11 @@ class RoundStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
     round: int
     cohort: list[str]
     skipped: dict[str, str] = msgspec.field(default_factory=dict)
-    """Stragglers that this round does without, and why."""
+    """Stragglers excluded from this round, with the reasons."""
     undrawn: list[str] = msgspec.field(default_factory=list)
-    """Clients that were ready, and that client sampling left out."""
+    """Ready clients that client sampling did not select."""
     absent: dict[str, str] = msgspec.field(default_factory=dict)
-    """Clients that could not take part, and why, where it takes more."""
+    """Clients that could not take part, with the reasons, if the round takes more."""
 
     @property
     def text(self) -> str:

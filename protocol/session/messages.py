@@ -29,14 +29,14 @@ from tacit.protocol.sum.states import VERSION, Phase
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """Client to server: I am here and hold this roster."""
+    """Client to server: begin a conversation with this roster."""
 
     roster: Hash
-    """Hash of the roster that the client was given out of band."""
+    """Hash of the roster that the client received out of band."""
 
 
 class Welcome(Message, frozen=True, kw_only=True):
-    """Server to client: the session (in the envelope) and what everybody will compute."""
+    """Server to client: the session (in the envelope) and its configuration."""
 
     roster: Hash
     configuration: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
@@ -50,20 +50,20 @@ class StartRound(Message, frozen=True, kw_only=True):
 
     PHASE: ClassVar[Phase] = Phase.TRAIN
     cohort: Bitmap
-    """The clients selected, over the clients of the roster in its order."""
+    """The selected clients, over the clients of the roster in its order."""
     model: Blob
-    """The state that it begins with, in the form that the configuration declares, under the label of models."""
+    """Initial state of the round, in the form that the configuration declares, under the label of models."""
 
 
 class FetchFixed(Message, frozen=True, kw_only=True):
-    """Client to server: send this chunk of the fixed part of the model, which the configuration announces."""
+    """Client to server: send this chunk of the fixed tensors, which the configuration announces."""
 
     PHASE: ClassVar[Phase] = Phase.TRAIN
     chunk: Index
 
 
 class EndRound(Message, frozen=True, kw_only=True):
-    """Server to client: the round is over; without a code if its sum was applied, else why not."""
+    """Server to client: the round is over; without a code if its sum was applied, else with the reason."""
 
     code: Code | None
     detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
@@ -71,12 +71,12 @@ class EndRound(Message, frozen=True, kw_only=True):
 
 class NewRoster(Message, frozen=True, kw_only=True):
     """Server to client: there is a later version of the roster. This session is over, or this client is in none; the
-    next one goes by it."""
+    next session uses it."""
 
     roster: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
-    """The encoding that its hash is of."""
+    """Encoding of the roster, as it is hashed."""
     signature: Signature
-    """Its operator's."""
+    """Signature of the roster's operator."""
 
 
 class Finish(Message, frozen=True, kw_only=True):

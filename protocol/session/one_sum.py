@@ -1,11 +1,11 @@
-"""One secure sum by itself, for one's own transport: bytes in, bytes out, no I/O.
+"""One secure sum by itself, for a custom transport: bytes in, bytes out, no I/O.
 
-Every party has keys of its own (`new_keys`), and all hold the same roster (`make_roster`) and the same settings: else
-there is no sum. Messages are bytes that the methods return. The transport brings each to the party that it is for, once
-and in order, says truly who sent it, and lets nobody read or change it on the way, as TLS does where both sides have
-certificates. Names are those of the roster.
+Every party has its own keys (`new_keys`), and all hold the same roster (`make_roster`) and the same settings: otherwise
+there is no sum. Methods return messages as bytes. The transport delivers each to its recipient, once and in order,
+authenticates the sender, and keeps it confidential and intact, as TLS does if both sides have certificates. Names are
+those of the roster.
 
-Call `expire` when `deadline` has passed: a client that is not heard of in time is left out of the sum, as is one that
+Call `expire` when `deadline` has passed: a client that is silent for too long is excluded from the sum, as is one that
 is dropped. A client is for one sum: make another for the next, with the same keys; a sum of the same title, settings
 and clients is the same one, which no client may enter twice.
 """
@@ -41,25 +41,24 @@ from tacit.secagg.packing import Packing, WeightForm
 _KINDS: Final = Kinds(protocol="a secure sum", version=VERSION, types=SUM_MESSAGES | by_type(Abort))
 _ROUND: Final = 1
 SMALLEST_COHORT: Final = 3
-"""Of two clients each knows the other's vector from the sum."""
+"""Of two clients each learns the other's vector from the sum."""
 
 
 def make_roster(server: Member, *clients: Member) -> Roster:
-    """The roster that all parties must hold, with the clients in this order. ValueError names what is wrong with it."""
+    """The roster that all parties must hold, with the clients in this order. ValueError names the invalid member."""
     return Roster((server, *clients))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SumSettings:
-    """What is summed and how; equal for all parties.
+    """Parameters of a sum; equal for all parties.
 
-    length: values of a vector. clip: the largest absolute value; larger ones are cut. value_bits: the resolution of a
-    value times its weight. max_weight: the largest weight of a vector. mode: what the server may do, "active" lie,
-    "semi-honest" follow the protocol and look. corrupt: fraction of the roster's clients that may collude with it: a
-    sum is of two more at least. dropout: fraction of the clients of the sum that may be lost. phase_seconds: how long
-    an answer may take, and vector_seconds the vector. title: what tells this sum from others of the same parties.
-    clients: who is in it, in the order of the roster; empty: all of its clients, but who waits for a group.
-    """
+    length: values of a vector. clip: the largest absolute value; larger ones are clipped. value_bits: the resolution of
+    a value times its weight. max_weight: the largest weight of a vector. mode: assumed server, "active" (malicious) or
+    "semi-honest". corrupt: fraction of the roster's clients that may collude with it: a sum has at least two more.
+    dropout: fraction of the clients of the sum that may be lost. phase_seconds: time limit of an answer, and
+    vector_seconds of the vector. title: distinguishes this sum from others of the same parties. clients: participants,
+    in the order of the roster; empty: all of its clients, except those that wait for a group."""
 
     length: int
     clip: float
@@ -74,7 +73,7 @@ class SumSettings:
     clients: tuple[str, ...] = ()
 
     def packing(self, clients: int) -> Packing:
-        """How a vector becomes ring words. ValueError if the sum of so many could overflow."""
+        """Encoding of a vector as ring words. ValueError if the sum of so many could overflow."""
         return Packing(
             clients=clients,
             clip=self.clip,
@@ -86,7 +85,8 @@ class SumSettings:
         )
 
     def cohort(self, roster: Roster) -> tuple[str, ...]:
-        """Who is asked. ValueError for who is no client of the roster, for too few, and for a part of a group."""
+        """The participants. ValueError for names that are no clients of the roster, for too few, and for a part of a
+        group."""
         clients = self.clients or roster.gather(roster.clients, len(roster.clients))
         if clients != tuple(name for name in roster.clients if name in clients):
             raise ValueError(f"the clients {clients} are not some of {roster.clients}, each once and in this order")
@@ -99,7 +99,7 @@ class SumSettings:
         return clients
 
     def configuration(self, clients: int, roster: Roster) -> Configuration:
-        """What a policy judges of a sum of so many clients of the roster. ValueError where it could overflow."""
+        """Configuration of a sum of so many clients, as a policy judges it. ValueError if it could overflow."""
         if self.mode not in ("active", "semi-honest"):
             raise ValueError(f"mode = {self.mode!r}: choose 'active' or 'semi-honest'")
         return Configuration(
@@ -124,7 +124,7 @@ class SumSettings:
 
     def check(self, roster: Roster, policy: Policy) -> None:
         """Judge the settings as a client of this roster does, before it enters their sum. ValueError for settings below
-        its policy, and for those with which there is no sum."""
+        its policy, and for invalid ones."""
         clients = self.cohort(roster)
         configuration = self.configuration(len(clients), roster)
         try:
@@ -141,8 +141,8 @@ class SumSettings:
         return digest(SumLabel.CONFIGURATION, roster.hash, configuration.hash())
 
     def agreement(self, roster: Roster, *, smallest_cohort: int = SMALLEST_COHORT) -> Agreement:
-        """What all parties of this sum hold alike, but for smallest_cohort: the fewest clients whose sum this party
-        opens. ValueError where there can be no such sum."""
+        """Agreement of this sum, equal for all parties except in smallest_cohort: the fewest clients whose sum this
+        party opens. ValueError if there can be no such sum."""
         clients = self.cohort(roster)
         configuration = self.configuration(len(clients), roster)
         configuration.check_dropouts(grouped=bool(roster.groups))
@@ -169,9 +169,9 @@ class SumResult:
     weight: int
     contributors: tuple[str, ...]
     dropped: Mapping[str, str]
-    """Who is not in it, and why."""
+    """Clients that are not in it, with the reasons."""
     error_bound: float
-    """The largest distance of a value to the plain sum of the vectors, where none was cut."""
+    """Largest error of a value relative to the plain sum of the vectors, if none was clipped."""
 
     @property
     def mean(self) -> npt.NDArray[np.float64]:
@@ -180,11 +180,10 @@ class SumResult:
 
 
 class SumClient:
-    """One client of one sum. `outcome`: Contributed, or why it gave up; None until then.
+    """One client of one sum. `outcome`: Contributed, or the reason of a failure; None until then.
 
     smallest_cohort: the fewest clients whose sum it helps to open, itself among them; at least 3. ValueError for
-    settings with which there is no sum, and for a roster that does not have these keys.
-    """
+    invalid settings, and for a roster without these keys."""
 
     def __init__(
         self,
@@ -210,16 +209,16 @@ class SumClient:
 
     @property
     def deadline(self) -> float | None:
-        """When to call `expire`, in the seconds of `now`."""
+        """Time at which to call `expire`, in the seconds of `now`."""
         return self._machine.next_deadline
 
     def start(self, now: float) -> list[bytes]:
-        """The first messages to the server: keys, for which no vector is needed yet."""
+        """The first messages to the server: keys, which need no vector yet."""
         return self._said(self._machine.start(now))
 
     def contribute(self, vector: npt.ArrayLike, now: float, *, weight: int = 1) -> list[bytes]:
-        """Give it its vector, once, when it has started. ValueError unless it is [settings.length] and finite, and its
-        weight in 1..settings.max_weight."""
+        """Submit its vector, once, after `start`. ValueError unless it is [settings.length] and finite, and its weight
+        in 1..settings.max_weight."""
         values = np.asarray(vector, np.float64)
         if weight < 1 or not np.isfinite(values).all():
             raise ValueError(f"a vector is of finite values and has a weight of 1 or more; its weight is {weight}")
@@ -241,10 +240,9 @@ class SumClient:
 
 
 class SumServer:
-    """The server of one sum. `outcome`: the SumResult, or why there is none; None until then.
+    """The server of one sum. `outcome`: the SumResult, or the reason of a failure; None until then.
 
-    ValueError for settings with which there is no sum.
-    """
+    ValueError for invalid settings."""
 
     def __init__(self, settings: SumSettings, roster: Roster, *, now: float) -> None:
         agreement = settings.agreement(roster)
@@ -257,15 +255,15 @@ class SumServer:
 
     @property
     def deadline(self) -> float | None:
-        """When to call `expire`, in the seconds of `now`."""
+        """Time at which to call `expire`, in the seconds of `now`."""
         return self._machine.next_deadline
 
     def receive(self, sender: str, message: bytes, now: float) -> list[tuple[str, bytes]]:
-        """What there is to say, and to whom, after a message of a client. KeyError for who is no client."""
+        """Process a client's message; returns messages with their recipients. KeyError for a name that is no client."""
         return self._said(_heard(self._machine, self._links[sender], message, now))
 
     def drop(self, client: str, now: float) -> list[tuple[str, bytes]]:
-        """A client is gone for good; so much the less is waited for."""
+        """A client is gone for good: stop waiting for it."""
         return self._said(self._machine.drop(client, Code.LEFT, "its connection is gone", now))
 
     def expire(self, now: float) -> list[tuple[str, bytes]]:
@@ -294,7 +292,7 @@ class SumServer:
 
 
 def _heard(machine: Machine[Any], link: Link, message: bytes, now: float) -> list[Output]:
-    """What comes of a message; one that breaks a rule costs its sender its part in the sum."""
+    """Process a message; one that breaks a rule excludes its sender from the sum."""
     try:
         try:
             frames = msgspec.msgpack.decode(message, type=list[bytes])

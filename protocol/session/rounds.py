@@ -1,4 +1,4 @@
-"""What the machines of a federation tell the shell around them, beside the messages to send."""
+"""Outputs of a federation's machines to their shell, besides the messages to send."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ class Accepted(Output):
 
 @dataclass(frozen=True)
 class FixedPart(Output):
-    """The part of the model that is not trained has come, as announced: to be used, and kept for later sessions."""
+    """The fixed tensors have arrived, as announced: use them, and keep them for later sessions."""
 
     data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Train(Output):
-    """Work from this state of the round, `model`, and call `contribute`.
+    """Train from this state of the round, `model`, and call `contribute`.
 
-    key: what the cohort agreed on, where the configuration asks for a group key; its members are the cohort.
-    """
+    key: the cohort's agreed key, if the configuration requires a group key; its members are the cohort."""
 
     round: int
     model: bytes = field(repr=False)
@@ -47,50 +46,51 @@ class Train(Output):
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, tag="stage"):
-    """One line of a client's journal, before anything of the round leaves: it entered this round, and never enters it
+    """One line of a client's journal, before any message of the round: it entered this round, and never enters it
     again."""
 
     session: bytes
     round: int
     cost: float = 0.0
-    """What this round costs of the client's budget, whatever becomes of its vector."""
+    """Cost of this round in the client's budget, regardless of its outcome."""
 
 
 class GroupEntry(msgspec.Struct, frozen=True, kw_only=True, tag="group"):
-    """One line of a client's journal: the group that it is in from now on."""
+    """One line of a client's journal: its group from now on."""
 
     group: bytes
-    """Its hash, empty where the client is in none."""
+    """Hash of the group, empty if the client is in none."""
 
 
 class SpendingEntry(msgspec.Struct, frozen=True, kw_only=True, tag="spending"):
-    """One line of a client's journal: it has spent so much, as others know or its owner says."""
+    """One line of a client's journal: its spending, as others or its owner state it."""
 
     spent: float
     by_owner: bool = False
 
 
 JournalLine = JournalEntry | GroupEntry | SpendingEntry
-"""Whatever stands in a journal."""
+"""Any line of a journal."""
 
 
 @dataclass(frozen=True)
 class Journal(Output):
-    """To be on the disk before the next output leaves."""
+    """Lines to persist before the next output is sent."""
 
     entry: JournalLine
 
 
 @dataclass(frozen=True)
 class SpendingHeld(Output):
-    """Statements of clients' spending, by the signing key of each, to be kept in the place of lower ones."""
+    """Statements of clients' spending, by the signing key of each, to persist in place of lower ones."""
 
     statements: Mapping[bytes, bytes]
 
 
 @dataclass(frozen=True)
 class RosterChanged(Output):
-    """The client takes up this roster, a later version of its own: to be kept before it joins the next session."""
+    """The client adopts this roster, a later version of its own: persist it before the client joins the next
+    session."""
 
     roster: Roster
     difference: Difference
@@ -100,8 +100,7 @@ class RosterChanged(Output):
 class NewModel(Output):
     """The server's model was replaced by the same one under the clients' new key; little-endian float32 bytes.
 
-    round: after which round it is the model. In a session that goes on after an earlier one it may be the one before.
-    """
+    round: the round that made the model. A session that continues an earlier one may yield the previous model."""
 
     model: bytes = field(repr=False)
     round: int
@@ -132,13 +131,13 @@ class RoundDone(Output):
     detail: str
     culprit: str
     vectors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
-    """The words of every survivor, where the scheme needs them and nothing hides them."""
+    """The words of every survivor, if the scheme needs them and nothing hides them."""
     lost: tuple[str, ...] = ()
     """Members of the cohort whose link or process was lost during the round."""
 
     @property
     def missed(self) -> bool:
-        """Whether there is no sum because clients were lost: the round is held again, and does not count."""
+        """Whether there is no sum because clients were lost: the round is repeated, and does not count."""
         return self.total is None and bool(self.lost) and not self.culprit
 
 
@@ -153,11 +152,10 @@ def agree(
     group_key: bytes = b"",
     fewest_survivors: int = 0,
 ) -> Agreement:
-    """The Agreement that follows from what a party holds. ValueError where the cohort has no parameters.
+    """The Agreement that follows from a party's inputs. ValueError if the cohort has no valid parameters.
 
-    cohort: of whole groups. fewest_survivors: whose sum this party's own policy allows to open; who plans for the
-    tolerated dropouts, as coordinated weights do, counts on no more being lost.
-    """
+    cohort: of whole groups. fewest_survivors: the smallest sum that this party's policy opens; a scheme that plans for
+    the tolerated dropouts, as coordinated weights do, assumes that no more are lost."""
     packing = configuration.packing()
     parameters = configuration.parameters(len(cohort))
     places = {name: place for place, name in enumerate(cohort)}
@@ -195,10 +193,10 @@ ServerPart = AggregationServer | PlainSumServer
 
 
 def sum_client(agreement: Agreement, name: str, **given: Any) -> ClientPart:
-    """The client of a sum, masked or not as the agreement says; given: what both take."""
+    """The client of a sum, masked or plain by the agreement; given: common arguments of both."""
     return (AggregationClient if agreement.secure else PlainSumClient)(agreement, name, **given)
 
 
 def sum_server(agreement: Agreement, now: float) -> ServerPart:
-    """The server of a sum, masked or not as the agreement says."""
+    """The server of a sum, masked or plain by the agreement."""
     return (AggregationServer if agreement.secure else PlainSumServer)(agreement, now)

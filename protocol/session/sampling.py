@@ -1,8 +1,8 @@
 """Client sampling: the server draws the cohort of each round among the clients that are ready.
 
-The server draws, and may lie about it: a client's privacy budget counts every round that it takes part in, with no
-amplification by sampling. A drawn cohort keeps every client's bound, as any other does: a server whose cohorts cannot
-does not start.
+The server may lie about its draws: a client's privacy budget counts every round that it takes part in, with no
+amplification by sampling. A sampled cohort keeps every client's bound, as any other does: a server with insufficient
+cohorts does not start.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from tacit.secagg.graph import ring_order
 
 
 def drawing_order(clients: int, seed: bytes, round: int) -> list[int]:
-    """Random order of the roster's clients, by their indices; the first ones that are ready make the cohort.
+    """Random order of the roster's clients, by their indices; the first ready ones form the cohort.
 
-    seed: 32 bytes. With the same seed a round draws the same clients, whoever else is ready.
-    """
+    seed: 32 bytes. With the same seed a round prefers the same clients, regardless of the others."""
     key = sha256(seed + round.to_bytes(8, "little")).digest()
     return [int(index) for index in ring_order(np.arange(clients), key)]
 
@@ -30,20 +29,18 @@ def drawing_order(clients: int, seed: bytes, round: int) -> list[int]:
 def cohorts(most: int, sizes: Sequence[int]) -> tuple[int, int]:
     """Fewest and most clients of a full cohort of whole groups that has at most so many clients.
 
-    sizes: of the groups of the roster; where it has none, every cohort is full.
-    """
+    sizes: of the groups of the roster; without groups, every cohort is full."""
     if not sizes:
         return most, most
-    # Whichever groups are drawn, so many of them fit.
+    # So many of the drawn groups always fit.
     groups = sum(total <= most for total in accumulate(sorted(sizes, reverse=True)))
     return sum(sorted(sizes)[:groups]), min(most, sum(sizes))
 
 
 def check_cohorts(terms: Proposal, sizes: Sequence[int], smallest_cohort: int) -> None:
-    """ValueError unless a round can be held with every cohort of terms.clients that may be drawn.
+    """ValueError unless a round is possible with every cohort of terms.clients that may be drawn.
 
-    sizes: of the groups of the roster, if it has any.
-    """
+    sizes: of the groups of the roster, if it has any."""
     least = max(smallest_cohort, terms.smallest_group)
     fewest, _ = cohorts(terms.clients, sizes)
     if fewest < least:
@@ -55,13 +52,13 @@ def check_cohorts(terms: Proposal, sizes: Sequence[int], smallest_cohort: int) -
 
 
 def least_cohort(terms: Proposal, participants: int, sizes: Sequence[int], smallest_cohort: int) -> int | None:
-    """The smallest cohort with which rounds can be held; None if not even all participants suffice."""
+    """The smallest cohort that permits rounds; None if not even all participants suffice."""
     choices = (msgspec.structs.replace(terms, clients=clients) for clients in range(1, participants + 1))
     return next((one.clients for one in _possible(choices, sizes, smallest_cohort)), None)
 
 
 def most_colluders(terms: Proposal, sizes: Sequence[int], smallest_cohort: int) -> int | None:
-    """The most colluders, fewer than those of these terms, beside which rounds can be held; None if there are none."""
+    """The most colluders, fewer than those of these terms, that permit rounds; None if no number does."""
     fewer = (msgspec.structs.replace(terms, colluders=colluders) for colluders in reversed(range(terms.colluders)))
     return next((one.colluders for one in _possible(fewer, sizes, smallest_cohort)), None)
 

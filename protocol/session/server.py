@@ -1,8 +1,8 @@
 """The server of a federation: gathers the clients, and runs one round after the other.
 
-It is fed with frames from authenticated members and answers with frames to them. The model itself is the shell's: the
-machine hands out its bytes, reports every round's sum or the reason why there is none (`RoundDone`), and goes on when
-the shell calls `next_round` with the new model, or `finish`. Who comes and goes meanwhile is in server_session.py.
+It receives frames from authenticated members and answers with frames to them. The shell owns the model: the machine
+distributes its bytes, reports every round's sum or the reason for its failure (`RoundDone`), and continues when the
+shell calls `next_round` with the new model, or `finish`. server_session.py handles joining and leaving members.
 """
 
 from __future__ import annotations
@@ -67,17 +67,15 @@ class TrainingServer(
 ):
     """The server of one session.
 
-    model: the first state, in the form that the configuration declares; fixed: the part of it that is not
-    trained, which the configuration announces; join_seconds: how long to gather
-    before starting with those who are there; enough_seconds: how long before starting with as few as a round takes;
-    grace: seconds for a lost link to come back; completed: rounds of earlier sessions, after which this one goes on
-    counting; regather_seconds: how long to gather again once too few are left, or as long as it takes if 0. A session
-    that goes on after an earlier one gathers like that from its start.
+    model: the first state, in the form that the configuration declares; fixed: its fixed tensors, which the
+    configuration announces; join_seconds: time to gather before starting with the present clients; enough_seconds: time
+    before starting with the fewest clients of a round; grace: seconds for a lost link to reconnect; completed: rounds
+    of earlier sessions, from which this one continues counting; regather_seconds: time to gather again once too few are
+    left, or no limit if 0. A session that continues an earlier one gathers like that from its start.
 
-    participants: how many clients to gather, of whom every round draws a cohort of at most configuration.clients; None:
-    as many as these, and each round takes the first ones of the roster that are ready. sampling: seed of the draws, 32
-    bytes; empty draws one from `entropy`. held: as of SessionServer.
-    """
+    participants: number of clients to gather, from which every round draws a cohort of at most configuration.clients;
+    None: equal to these, and each round takes the first ready ones of the roster. sampling: seed of the draws, 32
+    bytes; empty draws one from `entropy`. held: see SessionServer."""
 
     sum: ServerPart | None
     keeper: GroupKeyKeeper | None
@@ -124,9 +122,9 @@ class TrainingServer(
         self._smallest_cohort = max(smallest_cohort, configuration.smallest_group)
         self.stragglers = Stragglers()
         self._seconds: deque[float] = deque(maxlen=MOST_TIMED)
-        """How long the vectors took in the last rounds that had a sum."""
+        """Durations of the vectors in the last rounds with a sum."""
         self._in_round: set[str] = set()
-        """Members that were told of the round and must be told of its end."""
+        """Members that received the round's start and must receive its end."""
         self._model = Model.of(model)
         self._fixed = fixed
 
@@ -135,7 +133,7 @@ class TrainingServer(
 
     @property
     def phase(self) -> Phase:
-        """The phase of the round; TRAIN from when the shares are dealt until the last vector is ready."""
+        """The phase of the round; TRAIN from the distribution of shares until the last vector is ready."""
         if self.sum is None:
             return Phase.SESSION
         return Phase.TRAIN if self.sum.training else Phase(self.sum.state.value)
@@ -152,15 +150,13 @@ class TrainingServer(
     def next_round(self, model: bytes, now: float, *, unusable: str = "") -> list[Output]:
         """End the last round for its members and start the next one from this model.
 
-        unusable: why the sum of the last round was not applied, if there was one.
-        """
+        unusable: reason why an existing sum of the last round was not applied."""
         return self.trigger(SessionTrigger.NEXT_ROUND, now, model, unusable)
 
     def finish(self, model: bytes, now: float, *, unusable: str = "") -> list[Output]:
-        """No more rounds: tell everybody. The last model is handed out where only the clients can read it.
+        """End the rounds, and inform all members. The last model is distributed if only the clients can read it.
 
-        unusable: as for `next_round`.
-        """
+        unusable: see `next_round`."""
         return self.trigger(Trigger.FINISH, now, model, unusable)
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
@@ -169,7 +165,7 @@ class TrainingServer(
         return (self._transmit(send.to, send.message, payload=send.payload, round=0 if part is self.keeper else None),)
 
     def do_without(self, missing: Collection[str], now: float) -> list[Output]:
-        """These clients will not come: the first round is not kept waiting for them."""
+        """These clients will not come: do not delay the first round for them."""
 
         def commit() -> None:
             self.presence.missing = frozenset(missing)
@@ -193,10 +189,10 @@ class TrainingServer(
         return self._draw(self.presence.there, self._model, now)
 
     def _draw(self, there: tuple[str, ...], model: Model, now: float) -> Step[SessionState]:
-        """Go on from this model with as many of these as a round takes, without stragglers if there are enough."""
+        """Continue from this model with as many of these as a round takes, without stragglers if there are enough."""
         readers = () if self.keeper is None else self.keeper.readers
         skipped = self.stragglers.skipped(self.round + 1)
-        # Where only some can read the model, none of them gives way to others.
+        # If only some can read the model, none of them is replaced by others.
         ranked = sorted(there, key=lambda name: (name not in readers, name in skipped))
         prompt = [name for name in ranked if name not in skipped]
         readable = not readers or not {*readers}.isdisjoint(prompt)
@@ -204,7 +200,7 @@ class TrainingServer(
         return self._prepare(self._gathered(self._sampled(ready)), model, now)
 
     def _sampled(self, ready: Sequence[str]) -> Sequence[str]:
-        """Those of the ready clients that take part, in the order in which the next round draws its cohort."""
+        """The ready clients that take part, in the order in which the next round draws its cohort."""
         if not self._sampling:
             return ready
         clients, taking_part = self._roster.clients, {*self._participating(ready)}
@@ -230,7 +226,7 @@ class TrainingServer(
         return self._roster.gather(there, self._configuration.clients)
 
     def _participating(self, there: Sequence[str]) -> tuple[str, ...]:
-        """The clients of these, in whole groups, of whom a round draws its cohort."""
+        """The clients of these, in whole groups, from which a round draws its cohort."""
         if not self._sampling:
             return self._gathered(there)
         return self._roster.gather(there, self._participants)
@@ -249,7 +245,7 @@ class TrainingServer(
 
     def on_key_failed(self, result: KeyFailed, now: float) -> Step[SessionState]:
         out = () if result.code is Code.LEFT else result.culprits
-        # They are gone before the others are asked anew.
+        # They leave before the others are asked again.
         drawn = self._draw(tuple(name for name in self.presence.there if name not in out), self._model, now)
 
         def commit() -> list[Output]:
@@ -313,7 +309,7 @@ class TrainingServer(
         return replace(ended, commit=lambda: [*ending(), *(ended.commit() or ())])
 
     def _read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
-        """The packet; None if it belongs to a conversation or a round that is over."""
+        """The packet; None if it belongs to a former conversation or round."""
         packet = super()._read(sender, frames)
         if packet is None or packet.kind is Hello:
             return packet
@@ -334,8 +330,7 @@ class TrainingServer(
     ) -> Step[SessionState]:
         """Start a round from this model with these clients, or first let them agree on a key.
 
-        completed: the number of the round before; None: of the last one.
-        """
+        completed: the number of the previous round; None: of the last one."""
         present = set(self.presence.there)
         there, keeper = self._gathered([name for name in cohort if name in present]), self.keeper
         over = self.state is SessionState.GATHERING and now >= self._gather_until
@@ -440,7 +435,7 @@ class TrainingServer(
     def _greet(self, member: str, now: float) -> list[Output]:
         greeted = super()._greet(member, now)
         if self._short and self.state is SessionState.GATHERING and self._suffices(self.presence.there):
-            # Others may be on their way.
+            # Others may still be arriving.
             self.deadline, self._short = min(now + self.presence.grace, self._gather_until), False
         return greeted
 
@@ -481,7 +476,7 @@ def _server_table() -> Table[SessionState]:
         table[state, Refused] = Row(TrainingServer.on_refused, (state,))
         table.update({(state, kind): Inside("keeper") for kind in TO_KEEPER})
         if state is not s.IN_ROUND:
-            # What was under way when the round ended.
+            # Messages sent before their sender saw the end of the round.
             table.update({(state, kind): IGNORE for kind in SUM_TO_SERVER})
             table[state, Fetch] = Inside("keeper", IGNORE)
             table[state, FetchFixed] = IGNORE

@@ -1,13 +1,14 @@
 """The members of a session at its server: links, hellos and resumptions, violations, leaving; and a round's outcome.
 
-The machine of rounds (server.py) builds on this one: it says what a member's leaving means for what goes on (`_gone`).
+The machine of rounds (server.py) builds on this one, and handles the consequences of a leaving member (`_gone`).
 
 A member is present from its hello on; a lost link has a grace period before the member counts as gone. When the link is
-back the member asks to resume, and receives what it missed. A member that breaks a rule is excluded for the session and
-not heard again; one that was late or lost is out of the round, and back with its next hello.
+restored the member asks to resume, and receives the messages that it missed. A member that breaks a rule is excluded
+for the session and ignored from then on; one that was late or lost is out of the round, and rejoins with its next
+hello.
 
-A hello is answered with the whole configuration, and a resumption with much as well. So a member has a few answers of
-either kind, and gets one back from time to time. One request too many is no offence: it waits for its turn.
+A hello is answered with the whole configuration, and a resumption with many messages as well. So a member has a few
+answers of either kind, and regains one from time to time. An excess request is no offence: it waits for its turn.
 """
 
 from __future__ import annotations
@@ -37,43 +38,43 @@ from tacit.protocol.sum.states import SumLabel
 
 
 class Presence:
-    """The clients of a session. grace: seconds for a lost link to come back."""
+    """The clients of a session. grace: seconds for a lost link to reconnect."""
 
     def __init__(self, own: str, clients: tuple[str, ...], session: bytes, grace: float) -> None:
         self.traffic = Traffic()
         self.barred: set[str] = set()
         self.missing: frozenset[str] = frozenset()
-        """Who will not come, as somebody knows who starts them all."""
+        """Clients that will not come, as the process that starts them all knows."""
         self.declined: set[str] = set()
-        """Clients that cannot go on, or refused the configuration, and have not come again."""
+        """Clients that cannot continue, or refused the configuration, and have not rejoined."""
         self.grace = grace
         self._own = own
         self._clients = clients
         self.session = session
         self._links: dict[str, Link] = {}
         self.over = False
-        """Whether the session has ended: who asks to go on is told the end, and nobody else is heard."""
+        """Whether the session has ended: requests to resume are answered with the end, and all others are ignored."""
         self._lost: dict[str, float] = {}
-        """Until when lost links may come back."""
+        """Deadlines for lost links to reconnect."""
         self.answers = RateLimit[str, Envelope | None]()
-        """To hellos and resumptions. With one that waits, which conversation it asks to go on with that its sender does
+        """Limit on answers to hellos and resumptions. A waiting resumption names a conversation that its sender does
         not have."""
         self._numbers: dict[str, int] = {}
-        """Of the links that members said hello on."""
+        """Numbers of the links of members' hellos."""
         self._asked: dict[str, Envelope] = {}
-        """Which conversations members asked to go on with, the last time."""
+        """Conversations that members last asked to resume."""
 
     def __contains__(self, member: str) -> bool:
         return member in self._links
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Everybody with a conversation, in the order of their hellos."""
+        """All members with a conversation, in the order of their hellos."""
         return tuple(self._links)
 
     @property
     def there(self) -> tuple[str, ...]:
-        """Everybody with a conversation, in the order of the roster."""
+        """All members with a conversation, in the order of the roster."""
         return tuple(name for name in self._clients if name in self._links)
 
     @property
@@ -87,50 +88,50 @@ class Presence:
 
     @property
     def untold(self) -> bool:
-        """Whether the session has ended, and somebody may still come back to be told so."""
+        """Whether the session has ended, and a member may still reconnect to learn it."""
         return self.over and bool(self._lost)
 
     @property
     def possible(self) -> tuple[str, ...]:
-        """Everybody who can be there at all, in the order of the roster."""
+        """All clients that can still be present, in the order of the roster."""
         return tuple(name for name in self._clients if name not in self.barred | self.missing | self.declined)
 
     def deadlines(self) -> Iterable[float]:
-        """When links that are lost count as gone, and when members that wait are answered."""
+        """Times at which lost links count as gone, and waiting members are answered."""
         return *self._lost.values(), *self.answers.deadlines()
 
     def overdue(self, now: float) -> list[str]:
         return [member for member, until in self._lost.items() if now >= until]
 
     def heard(self, sender: str) -> bool:
-        """Whether what this party says matters at all."""
+        """Whether messages of this party are processed at all."""
         return sender in self._clients and sender not in self.barred
 
     def join(self, member: str, now: float) -> None:
-        """A member begins its conversation, or begins it anew."""
+        """Begin a member's conversation, or begin it anew."""
         self._lost.pop(member, None)
         self.declined.discard(member)
         self.answers.spend(member, now)
         self._links[member] = self._link(member)
 
     def asks(self, member: str, asked: Envelope) -> bool:
-        """Whether this was a member's last word about going on, and fits its conversation."""
+        """Whether this was a member's last request to resume, and fits its conversation."""
         return self._asked.get(member) is asked
 
     def go_on(self, member: str, now: float) -> list[Transmit] | None:
-        """Go on with a member that asked: what it missed, or None if that is not kept any more."""
+        """Resume with a member that asked: the messages it missed, or None if they are not kept any more."""
         self._lost.pop(member, None)
         self.answers.spend(member, now)
         return self._links[member].answer()
 
     def refuse(self, member: str, detail: str, asked: Envelope | None = None) -> Transmit:
-        """The answer to a member whose conversation cannot go on, as the next message that it expects."""
+        """The answer to a member whose conversation cannot resume, as the next message that it expects."""
         asked = self._asked[member] if asked is None else asked
         link = self._link(member, asked.session, number=asked.link, said=asked.received)
         return link.transmit(Abort(code=Code.LEFT, detail=detail, culprit=member), round=0)
 
     def leave(self, member: str) -> bool:
-        """A member is gone; whether it was there."""
+        """Remove a member; returns whether it was present."""
         self._lost.pop(member, None)
         self.answers.withdraw(member)
         return self._links.pop(member, None) is not None
@@ -142,7 +143,7 @@ class Presence:
             self._links[member].broken = True
 
     def link_back(self, member: str) -> None:
-        """The link is up again. At the end of the session that is not enough, until the member goes on."""
+        """The link is up again. At the end of the session that is not enough, until the member resumes."""
         if not self.over:
             self._lost.pop(member, None)
 
@@ -151,7 +152,7 @@ class Presence:
         self.answers.clear()
 
     def read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
-        """The next message of a member; None from who has not said hello, and of what comes too late to matter."""
+        """The next message of a member; None before its hello, and for a message that comes too late to matter."""
         packet = decode(frames, MESSAGES)
         envelope, link = packet.envelope, self._links.get(sender)
         if self.over and packet.kind is not Resume:
@@ -162,12 +163,12 @@ class Presence:
         if packet.kind is Hello:
             self._numbers[sender] = envelope.link
             if link is not None:
-                # A hello ends the conversation before it, also one that is refused: its sender expects a first answer.
+                # A hello ends the previous conversation, even if it is refused: its sender expects a first answer.
                 self._links[sender] = self._link(sender)
             return self._link(sender, NO_SESSION).accept(packet)
         if packet.kind is Resume:
             if link is None or not link.may_be_asked(envelope):
-                # Of another conversation than it has here, if any.
+                # Of another conversation than its present one, if any.
                 return self._link(sender, envelope.session).of_peer(packet)
             if envelope.link >= link.number:
                 self._asked[sender] = link.asked(packet).envelope
@@ -179,12 +180,12 @@ class Presence:
         return packet
 
     def transmit(self, member: str, message: Message, *, round: int, payload: Frame | None = None) -> Transmit:
-        """A message on its way to a member; on a link of its own, if that has no conversation."""
+        """A message for a member; on a fresh link, if that has no conversation."""
         link = self._links.get(member) or self._link(member)
         return link.transmit(message, round=round, payload=payload)
 
     def bitmap(self, names: Iterable[str]) -> bytes:
-        """These clients, over those of the roster in its order."""
+        """Bitmap of these clients, over those of the roster in its order."""
         return encode_members([self._clients.index(name) for name in names], len(self._clients))
 
     def _link(self, member: str, session: bytes | None = None, number: int | None = None, said: int = 0) -> Link:
@@ -195,7 +196,7 @@ class Presence:
 
 @dataclass(frozen=True)
 class Model:
-    """The server's model, little-endian float32 bytes, and what tells clients of it."""
+    """The server's model, little-endian float32 bytes, and its announcement."""
 
     data: bytes = field(repr=False)
     announced: Blob
@@ -212,7 +213,7 @@ class CurrentRound:
     outgoing: OutgoingBlob
     """The model, for its members to fetch."""
     fixed: OutgoingBlob
-    """The part of it that is not trained, for those who do not have it."""
+    """The fixed tensors, for members that lack them."""
 
 
 def outcome(
@@ -222,7 +223,8 @@ def outcome(
     result: Summed | ServerAborted,
     lost: frozenset[str] = frozenset(),
 ) -> RoundDone:
-    """What the round of this number came to; drops: who is out of its sum; lost: whose link or process was lost."""
+    """The outcome of the round of this number; drops: members out of its sum; lost: those whose link or process was
+    lost."""
     summed = result if isinstance(result, Summed) else None
     aborted = result if isinstance(result, ServerAborted) else None
     return RoundDone(
@@ -241,15 +243,14 @@ def outcome(
 
 
 NOT_AT_FAULT: Final = frozenset({Code.TIMEOUT, Code.LEFT, Code.LOCAL})
-"""Reasons to drop a member that do not bar it from coming back."""
+"""Reasons to drop a member that do not exclude it from rejoining."""
 
 
 class SessionServer(Machine[SessionState]):
     """The server of one session.
 
-    session: its name, 32 bytes; grace: seconds for a lost link to come back; completed: rounds of earlier sessions,
-    after which this one goes on counting; held: signing keys and the statements of spending that it has kept.
-    """
+    session: its identifier, 32 bytes; grace: seconds for a lost link to reconnect; completed: rounds of earlier
+    sessions, from which this one continues counting; held: signing keys and the kept statements of spending."""
 
     def transitions(self) -> Table[SessionState]:
         raise NotImplementedError
@@ -267,13 +268,13 @@ class SessionServer(Machine[SessionState]):
         super().__init__(self.transitions(), SessionState.GATHERING)
         self._roster = roster
         self.round = completed
-        """The round that goes on, or the last one."""
+        """The present or last round."""
         self.presence = Presence(roster.server.name, roster.clients, session, grace)
         self.presence.traffic.begun = completed
         self._holds: dict[str, bytes] = {}
-        """By member, the hash of the roster that its last hello named."""
+        """By member, the hash of the roster in its last hello."""
         self._successor: Roster | None = None
-        """The later version of the roster with which the next session goes on."""
+        """The later version of the roster for the next session."""
         self._lost_links: set[str] = set()
         """Members whose link or process was lost since the round began."""
         self._held = dict(held)
@@ -289,7 +290,7 @@ class SessionServer(Machine[SessionState]):
 
     @property
     def untold(self) -> bool:
-        """Whether this machine has ended, and the shell should stay for a member that may come back to be told so."""
+        """Whether this machine has ended, and the shell should stay for a member that may reconnect to learn it."""
         return self.presence.untold
 
     def deadlines(self) -> Iterator[float]:
@@ -306,7 +307,7 @@ class SessionServer(Machine[SessionState]):
         self.presence.link_back(member)
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:
-        """One multipart message of a member whom the transport authenticated."""
+        """Process one multipart message of a member that the transport authenticated."""
         packet = None
         if self.presence.heard(sender):
             try:
@@ -319,11 +320,10 @@ class SessionServer(Machine[SessionState]):
         return self.receive(sender, packet, now)
 
     def change_roster(self, roster: Roster, model: bytes, now: float, *, unusable: str = "") -> list[Output]:
-        """End this session, and hand everybody a later version of the roster, by which the next session goes: between
-        rounds or before the first. As after the last round the model is handed out where only the clients can read it.
+        """End this session, and send all members a later version of the roster, for the next session: between rounds or
+        before the first. As after the last round the model is distributed if only the clients can read it.
 
-        unusable: as for `next_round`.
-        """
+        unusable: see `next_round`."""
         self._successor = roster
         return self.trigger(SessionTrigger.CHANGE_ROSTER, now, model, unusable)
 
@@ -355,7 +355,7 @@ class SessionServer(Machine[SessionState]):
                 return [*self._leave(sender, detail, now), *self._greet(sender, now)]
             if not again:
                 return self._greet(sender, now)
-            # It is there again before the others hear that it was not.
+            # It is present again before the others learn that it was not.
             left = ClientLeft(member=sender, detail=detail)
             return [left, *self._greet(sender, now), *self._gone(sender, Code.LEFT, detail, now)]
 
@@ -370,7 +370,7 @@ class SessionServer(Machine[SessionState]):
         return [self._transmit(member, welcome, round=0), ClientJoined(member=member)]
 
     def _correct(self, member: str, now: float) -> list[Output]:
-        """A member that holds another roster is told this one, if it can check it. It may come again."""
+        """Send this roster to a member that holds another one, if it can verify it. It may rejoin."""
         self.presence.answers.spend(member, now)
         roster, code = self._roster, Code.ROSTER
         detail = "it holds another roster: give all parties the same file"
@@ -407,7 +407,7 @@ class SessionServer(Machine[SessionState]):
 
         def commit() -> list[Output]:
             if code is Code.LEFT:
-                # It was stopped, as before its host starts again.
+                # It was stopped, as before its host restarts.
                 self._lost_links.add(sender)
             elif sender in self.presence:
                 self.presence.declined.add(sender)
@@ -417,7 +417,7 @@ class SessionServer(Machine[SessionState]):
         return Step(self.state, (), commit)
 
     def on_spending_seen(self, seen: SpendingSeen, now: float) -> Step[SessionState]:
-        """Keep what clients state of their spending, to tell it to those that have forgotten it."""
+        """Keep clients' statements of their spending, for clients that have lost theirs."""
         stated = ((self._roster.member(name).signing_public, said) for name, said in seen.statements)
         kept = news(self._held, stated)
         return Step(self.state, (SpendingHeld(kept),) * bool(kept), lambda: self._held.update(kept))
@@ -437,7 +437,7 @@ class SessionServer(Machine[SessionState]):
         return self.presence.read(sender, frames)
 
     def _part_with(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
-        """A member is out, and told so; for good if it broke a rule, even if its hello is what was wrong."""
+        """Exclude a member and inform it; for the session if it broke a rule, even if its hello is invalid."""
         bar = code not in NOT_AT_FAULT
         if member in self.presence.barred or not (bar or member in self.presence):
             return []
@@ -450,7 +450,7 @@ class SessionServer(Machine[SessionState]):
         self.presence.barred.add(member)
 
     def _leave(self, member: str, detail: str, now: float, *, code: Code = Code.LEFT) -> list[Output]:
-        """A member is gone from the session, and from the sum if one goes on."""
+        """Remove a member from the session, and from a running sum."""
         if not self.presence.leave(member):
             return []
         return [ClientLeft(member=member, detail=detail), *self._gone(member, code, detail, now)]

@@ -29,7 +29,7 @@ from tacit.protocol.sum.messages import (
 )
 
 SUM_TO_CLIENT: Final = (PeerKeys, PeerShares, FetchVector, PeerComplaints, Survivors, UnmaskRequest)
-"""What the server says within a secure sum."""
+"""Messages of the server within a secure sum."""
 
 SUM_TO_SERVER: Final = (
     AdvertiseKeys,
@@ -40,13 +40,13 @@ SUM_TO_SERVER: Final = (
     ConfirmSurvivors,
     UnmaskShares,
 )
-"""What clients say within a secure sum."""
+"""Messages of clients within a secure sum."""
 
 WITHIN_ROUNDS: Final = (*SUM_TO_CLIENT, Chunk)
-"""What the server says in a round."""
+"""Messages of the server within a round."""
 
 OUTSIDE_ROUNDS: Final = (Welcome, NewRoster, Finish, Resume, *(kind for kind in TO_HOLDER if kind is not Chunk))
-"""What the server says in no round; an Abort or a Chunk may come in one and outside."""
+"""Messages of the server outside of rounds; an Abort or a Chunk may come in both."""
 
 
 class SessionTrigger(Input):
@@ -57,7 +57,7 @@ class SessionTrigger(Input):
 
 
 class TrainingState(State):
-    """What the client does or awaits."""
+    """Present activity of the client."""
 
     OFFLINE = "offline"
     AWAIT_WELCOME = "await the server's welcome"
@@ -69,7 +69,7 @@ class TrainingState(State):
 
 
 class SessionState(State):
-    """What the server does."""
+    """Present activity of the server."""
 
     GATHERING = "gather the clients"
     KEYING = "let the clients agree on a group key"
@@ -87,7 +87,7 @@ NO_ROUND: Final = (
 )
 
 IN_SUM: Final = (TrainingState.FETCHING_MODEL, TrainingState.TRAINING, TrainingState.AGGREGATING)
-"""A client is in a sum from the first word of it on: keys and shares go while it fetches and trains."""
+"""A client is in a sum from the round's start on: keys and shares are sent while it fetches and trains."""
 
 CLIENT_CONTAINS: Final = {
     "sum": IN_SUM,
@@ -101,4 +101,4 @@ SERVER_CONTAINS: Final = {
     "sum": (SessionState.IN_ROUND,),
     "keeper": tuple(state for state in SessionState if state is not SessionState.ENDED),
 }
-"""What is inside, and in which states."""
+"""Inner machines, and the states that contain them."""

@@ -1,8 +1,9 @@
-"""Clients that a server leaves out of some rounds, because they cost the last ones too much: stragglers and refusals.
+"""Clients that a server excludes from some rounds because they delayed the last ones: stragglers, and clients that
+refuse.
 
-A client that misses the deadline in two rounds running sits out the next one; if it misses it again, the next two, then
-four, up to MOST_SKIPPED. A client that refuses a round by its policy sits out one at once. A round that it completes
-clears all of that. Nobody is blamed: the client keeps its place in the session.
+A client that misses the deadline in two consecutive rounds sits out the next one; if it misses it again, the next two,
+then four, up to MOST_SKIPPED. A client that refuses a round by its policy sits out one at once. A completed round
+resets the count. The client is not at fault, and keeps its place in the session.
 """
 
 from __future__ import annotations
@@ -13,43 +14,43 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.session.rounds import RoundDone
 
 PATIENT: Final = 2
-"""Rounds running in which a client may miss the deadline before it is skipped."""
+"""Consecutive rounds in which a client may miss the deadline before it is skipped."""
 MOST_SKIPPED: Final = 64
 """The most rounds that a client is skipped at a time."""
 FEWEST_TIMED: Final = 3
 """A round has its own deadline until the session has completed so many."""
 MOST_TIMED: Final = 64
-"""The number of completed rounds whose median counts."""
+"""Number of completed rounds in the median."""
 PROCEED_AFTER: Final = 2
-"""A round goes on with those who are ready after so many times the median of completed rounds."""
+"""Multiple of the median of completed rounds after which a round continues with the ready clients."""
 LEAST_PROCEED_SECONDS: Final = 10.0
-"""No round goes on without the others before this time."""
+"""No round continues without the others before this time."""
 
 
 class Stragglers:
     def __init__(self) -> None:
         self._strikes: dict[str, int] = {}
         self._until: dict[str, int] = {}
-        """The last round that each of them is skipped in."""
+        """Last round in which each client is skipped."""
         self._reasons: dict[str, str] = {}
         self._refused: dict[str, str] = {}
-        """Refusals in the round that goes on."""
+        """Refusals in the present round."""
 
     def skipped(self, round: int) -> dict[str, str]:
-        """The clients to leave out of this round, and why."""
+        """The clients to exclude from this round, with the reasons."""
         return {name: self._reasons[name] for name, until in self._until.items() if round <= until}
 
     def refuses(self, name: str, detail: str) -> None:
-        """A client has refused the round that goes on."""
+        """Record a client's refusal of the present round."""
         self._refused[name] = detail
 
     def forgive(self, name: str) -> None:
-        """Take a client into the next round, whatever it missed or refused before."""
+        """Admit a client to the next round, regardless of former delays or refusals."""
         for kept in (self._strikes, self._until, self._reasons, self._refused):
             kept.pop(name, None)
 
     def note(self, done: RoundDone) -> None:
-        """Learn from a round that is over."""
+        """Update the counts from a finished round."""
         late = {dropped.member for dropped in done.dropped if dropped.code is Code.TIMEOUT}
         for name in set(done.survivors) - late:
             self._strikes.pop(name, None)
