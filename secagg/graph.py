@@ -1,10 +1,10 @@
-"""Who masks with whom, and how many shares open a secret: neighbour graph and thresholds (docs/spec/parameters.md).
+"""Neighbour graph of pairwise masks, and thresholds of secret sharing (docs/spec/parameters.md).
 
-Complete graph (Bonawitz et al. 2017): t exceeds the number of colluders and half of all clients; against a server
-that lies, 2t > clients + colluders, so that no two disjoint sets of honest clients can be made to give one share of
-each kind for one client. Regular graph (Bell et al. 2020): the smallest even k with 40 bits of security that fails to
-recover less often than 2^-20. As in the authors' parameter finder, a + d (a + 2 d against a server that lies) is at
-most 0.9 n: beyond that, a regular graph is hardly smaller than the complete one.
+Complete graph (Bonawitz et al. 2017): t exceeds the number of colluders and half of all clients; against a malicious
+server, 2t > clients + colluders, so that no two disjoint sets of honest clients can each give a threshold of shares of
+a different kind for one client. Regular graph (Bell et al. 2020): the smallest even k with 40 bits of security that
+fails to recover less often than 2^-20. As in the authors' parameter finder, a + d (a + 2 d against a malicious server)
+is at most 0.9 n: beyond that, a regular graph is hardly smaller than the complete one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GraphChoice = Literal["auto", "complete", "regular"]
 
 @dataclass(frozen=True)
 class GraphParameters:
-    """How many neighbours a client has, and how many shares open one of its secrets."""
+    """Number of a client's neighbours, and of shares that open one of its secrets."""
 
     neighbours: int
     threshold: int
@@ -41,9 +41,8 @@ def choose_parameters(
     """Parameters for `clients` of whom at most `colluders` work with the server and at most `dropouts` are lost.
 
     `auto` is the complete graph below 20 clients and against an active server, else the regular graph: an active server
-    that could pick the ring would surround a victim. ValueError where there are no parameters. The threshold of the
-    complete graph does not depend on dropouts: all but so many of the clients may be lost.
-    """
+    that could pick the ring would surround a victim. ValueError if there are no parameters. The threshold of the
+    complete graph does not depend on dropouts: all clients beyond it may be lost."""
     if graph == "complete" or (graph == "auto" and (active or clients < _SMALLEST_REGULAR_COHORT)):
         return complete_parameters(clients, colluders=colluders, active=active)
     return regular_parameters(clients, colluders=colluders, dropouts=dropouts, active=active)
@@ -94,10 +93,9 @@ def regular_parameters(clients: int, *, colluders: int, dropouts: int, active: b
 
 
 def ring_order(members: npt.NDArray[np.integer[Any]], seed: bytes) -> npt.NDArray[np.int64]:
-    """A random order of the distinct `members` [n], the same for everybody who knows the 32-byte `seed`.
+    """A random order of the distinct `members` [n], derived from the common 32-byte `seed`.
 
-    Members, in ascending order, get one 64-bit keystream word each and are sorted by (word, member).
-    """
+    Members, in ascending order, get one 64-bit keystream word each and are sorted by (word, member)."""
     ascending = np.sort(members)
     if (ascending[1:] == ascending[:-1]).any():
         raise ValueError("a member occurs twice on the ring")

@@ -1,9 +1,9 @@
 """Masks and other pseudorandom words, expanded from 32-byte seeds with AES-256-CTR (docs/spec/primitives.md).
 
-HKDF's Extract step is left out, as section 3.3 of RFC 5869 allows: a seed is a uniformly random key already.
+HKDF's Extract step is omitted, as section 3.3 of RFC 5869 allows: a seed is a uniformly random key already.
 
-`apply_masks` walks over the vector in blocks that stay in the processor's cache, and adds the same block of every mask
-before it goes on: memory traffic does not grow with the number of masks. The cipher and NumPy release the interpreter
+`apply_masks` processes the vector in blocks that stay in the processor's cache, and adds the same block of every mask
+before the next one: memory traffic does not grow with the number of masks. The cipher and NumPy release the interpreter
 lock: threads divide a long vector among them, and of a short one the masks.
 """
 
@@ -29,15 +29,15 @@ _CIPHER_BLOCK = 16
 _ZEROS = memoryview(bytes(1 << 18))
 """Encrypted into keystream. These, the stream and the block of words fit an L2 cache."""
 _BYTES_WORTH_A_THREAD = 1 << 21
-"""Keystream that repays starting a thread."""
+"""Bytes of keystream that repay starting a thread."""
 _MASK_WORTH_A_THREAD = 1 << 17
-"""Bytes of a mask beside which preparing its cipher, which one thread does at a time, does not count."""
+"""Bytes of a mask beside which the single-threaded preparation of its cipher is negligible."""
 _SPAN_WORTH_A_THREAD = 1 << 20
 """Bytes of the vector that repay preparing every cipher once more."""
 
 
 class Usage(bytes, Enum):
-    """What a keystream is for. The labels are part of the protocol: changing one changes every stream."""
+    """Purpose of a keystream. The labels are part of the protocol: changing one changes every stream."""
 
     PAIRWISE_MASK = b"tacit/1 pairwise mask"
     SELF_MASK = b"tacit/1 self mask"
@@ -81,7 +81,7 @@ def apply_masks(words: Words, masks: Sequence[Mask], ring: Ring, *, start: int =
         raise ValueError(f"masks start at multiples of {words_per_cipher_block} words of {ring.word}, not at {start}")
     amount = words.nbytes * len(masks) if words.nbytes >= _MASK_WORTH_A_THREAD else 0
     threads = threads_for(amount, _BYTES_WORTH_A_THREAD)
-    # All ciphers are prepared before a thread starts: that keeps the lock, so that threads would wait for each other.
+    # All ciphers are prepared before threads start: preparation holds the lock, and threads would wait for each other.
     if words.nbytes < threads * _SPAN_WORTH_A_THREAD:
         steps = _prepared(masks, start // words_per_cipher_block)
         sums = [words, *(np.zeros_like(words) for _ in range(threads - 1))]
@@ -98,13 +98,13 @@ def apply_masks(words: Words, masks: Sequence[Mask], ring: Ring, *, start: int =
 
 
 def _prepared(masks: Sequence[Mask], first_block: int) -> list[tuple[CipherContext, np.ufunc]]:
-    """For each mask its cipher, from this cipher block on, and how its words are added."""
+    """For each mask its cipher, from this cipher block on, and the operation that applies its words."""
     counter = _counter(first_block)
     return [(_encryptor(mask.seed, mask.usage, counter), np.add if mask.sign == 1 else np.subtract) for mask in masks]
 
 
 def _take_steps(words: Words, steps: Sequence[tuple[CipherContext, np.ufunc]], ring: Ring) -> None:
-    # The cipher's interface asks for room of one cipher block, less a byte, beyond the output.
+    # The cipher's interface requires a block, less a byte, of space beyond the output.
     scratch = bytearray(min(words.nbytes, len(_ZEROS)) + _CIPHER_BLOCK - 1)
     block_words = len(_ZEROS) // ring.word.itemsize
     for low in range(0, words.size, block_words):

@@ -1,13 +1,13 @@
-"""One vector of ring words that carries everything a client contributes: values, weights and metrics.
+"""Packing of a client's contribution into one vector of ring words: values, weights and metrics.
 
 Values are quantised to integers q in two's complement, so that the sum of the words is the sum of the integers as long
 as it fits. With a weight per coordinate the word is
 
     (weight << value_field) + q   mod 2^bits,
 
-wide enough that |sum q| < 2^(value_field - 1): the low bits of the summed word are sum q, and what is left is exactly
-the sum of weights. Weights of the other forms, and metrics, are cut into limbs in extra words at the end. A
-configuration in which any sum could wrap is refused when the packing is made.
+wide enough that |sum q| < 2^(value_field - 1): the low bits of the summed word are sum q, and the rest is exactly the
+sum of weights. Weights of the other forms, and metrics, are split into limbs in extra words at the end. A configuration
+in which any sum could wrap is refused when the packing is made.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ import numpy.typing as npt
 from tacit.secagg.ring import Quantiser, Ring, Words, sign_extend
 
 METRIC_BITS = 48
-_BLOCK = 1 << 15  # Values handled at once: a block's temporaries stay in the cache, and memory near one vector.
+_BLOCK = 1 << 15  # Values processed at once: a block's temporaries stay in the cache, and memory near one vector.
 
 Integers = npt.NDArray[np.integer[Any]]
 
 
 class WeightForm(StrEnum):
-    """What is summed beside the metrics: values with one weight for all, one per tensor (layer) or one per coordinate;
+    """Summed content beside the metrics: values with one weight for all, one per tensor (layer) or one per coordinate;
     or words, without a weight."""
 
     SCALAR = "scalar"
     TENSOR = "tensor"
     COORDINATE = "coordinate"
     WORDS = "words"
-    """No number is quantised: words of the ring, summed modulo 2^ring_bits, and how many clients are in the sum."""
+    """No quantisation: words of the ring, summed modulo 2^ring_bits, and the number of clients in the sum."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A client's contribution before masking: ring words [length], and how many values were clipped."""
+    """A client's contribution before masking: ring words [length], and the number of clipped values."""
 
     words: Words = field(repr=False)
     clipped: int
@@ -58,10 +58,9 @@ class Total:
     tensor_sizes: tuple[int, ...]
 
     def mean(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-        """values / weights [D], and the mask [D] of coordinates that anybody contributed to.
+        """values / weights [D], and the mask [D] of coordinates with any contributor.
 
-        Where nobody did, the mean is 0 and the mask is False: the caller keeps its old parameter there.
-        """
+        Elsewhere the mean is 0 and the mask is False: the caller keeps its old parameter there."""
         per_tensor = self.weights.ndim == 1 and self.weights.shape != self.values.shape
         weights = np.repeat(self.weights, self.tensor_sizes) if per_tensor else self.weights
         moved = np.broadcast_to(weights > 0, self.values.shape).copy()
@@ -70,13 +69,12 @@ class Total:
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """Sizes common to every layout of a contribution. ValueError where they contradict each other.
+    """Sizes common to every layout of a contribution. ValueError for contradictory ones.
 
     clients: the most clients in one sum.
     max_weight: the largest integer weight of one client, at least 1.
-    tensor_sizes: number of values of each tensor; their sum is D. None where metrics are summed alone.
-    metrics: names of non-negative integers below 2^48 that are summed along.
-    """
+    tensor_sizes: number of values of each tensor; their sum is D. None if metrics are summed alone.
+    metrics: names of non-negative integers below 2^48 that are summed along."""
 
     clients: int
     max_weight: int
@@ -173,7 +171,7 @@ class Packing(Contribution):
 
     @cached_property
     def quantiser(self) -> Quantiser:
-        """Quantiser of the weighted values. ValueError where words are summed."""
+        """Quantiser of the weighted values. ValueError if words are summed."""
         if self.form is WeightForm.WORDS:
             raise ValueError("words of the ring are summed as they are")
         return Quantiser(self.clip * self.max_weight, self.value_bits)
@@ -185,7 +183,7 @@ class Packing(Contribution):
 
     @property
     def needed_bits(self) -> int:
-        """Bits of the narrowest ring in which no sum wraps; of words, that is their number alone."""
+        """Bits of the narrowest ring in which no sum wraps; for words, only their number must fit."""
         if self.form is WeightForm.WORDS:
             return self.clients.bit_length() + 1
         count_field = (self.clients * self.max_weight).bit_length() if self.form is WeightForm.COORDINATE else 0
@@ -197,7 +195,7 @@ class Packing(Contribution):
 
     @property
     def step(self) -> float:
-        """Largest distance between a weighted value and what stands for it; words stand for themselves."""
+        """Largest quantisation error of a weighted value; words are exact."""
         return 0.0 if self.form is WeightForm.WORDS else self.quantiser.step
 
     @property
@@ -205,7 +203,7 @@ class Packing(Contribution):
         return self._metrics_start + len(self.metrics) * self._limbs(METRIC_BITS)
 
     def error_bound(self, contributors: int) -> float:
-        """Largest distance between a sum of values and its decoded sum: a step each, and the rounding of float64."""
+        """Largest error of a decoded sum of values: a step each, and the rounding of float64."""
         # Scaling, the step and the decoded product each round once or twice: at most 2^-50 of the limit together.
         return contributors * (self.quantiser.step + self.quantiser.limit * 2.0**-50)
 
@@ -218,11 +216,10 @@ class Packing(Contribution):
     ) -> Encoded:
         """The ring words of weighted values [D], their weights, and metrics.
 
-        values: float32 or float64, already multiplied by their weight. Where the weight is 0 the contribution is
-        exactly 0, whatever the value; nothing else may be NaN or infinite.
-        weights: an integer, integers [T] or integers (or booleans) [D], as the form says, in 0..max_weight.
-        ValueError on anything else. Takes little memory beyond the words that it returns.
-        """
+        values: float32 or float64, already multiplied by their weight. For a weight of 0 the contribution is exactly 0,
+        regardless of the value; no other value may be NaN or infinite.
+        weights: an integer, integers [T] or integers (or booleans) [D], depending on the form, in 0..max_weight.
+        ValueError on other input. Takes little memory beyond the words that it returns."""
         self._checked_values(values)
         weights = self._checked_weights(weights)
         tail = [] if self.form is WeightForm.COORDINATE else weights.reshape(-1).tolist()
@@ -243,8 +240,7 @@ class Packing(Contribution):
     def decode(self, words: Words, *, contributors: int) -> Total:
         """The sums in the sum of the words [length] of `contributors` clients.
 
-        ValueError when a sum is beyond what that many contributors can reach: a mask was left in, or a client cheated.
-        """
+        ValueError for a sum beyond the reach of that many contributors: a mask was left in, or a client cheated."""
         self._checked_contributors(contributors)
         self.ring.check_words(words)
         if len(words) != self.length:
@@ -287,7 +283,7 @@ class Packing(Contribution):
         return -(-number_bits // self._limb_bits)
 
     def _to_limbs(self, numbers: Sequence[int], number_bits: int) -> Words:
-        # Python integers in object arrays: a few hundred numbers of any width, without a thought about overflow.
+        # Python integers in object arrays: a few hundred numbers of any width, without overflow.
         shifts = np.array([self._limb_bits * index for index in range(self._limbs(number_bits))], object)
         limbs = np.array(numbers, object)[:, np.newaxis] >> shifts & ((1 << self._limb_bits) - 1)
         words: Words = limbs.reshape(-1).astype(self.ring.word)

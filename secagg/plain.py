@@ -1,8 +1,8 @@
-"""Contributions without secure aggregation: float32 values as they are, and their exact weighted sum.
+"""Contributions without secure aggregation: plain float32 values, and their exact weighted sum.
 
-A contribution is the values, not multiplied by their weight (0 where that is 0); the weights, of one byte if max_weight
-is below 256, else of four, up to a whole word; and the metrics, of eight bytes. A sum adds products as float64 in the
-order of the members, so that it is the same bit for bit however contributions came.
+A contribution is the values, not multiplied by their weight (0 if that is 0); the weights, of one byte if max_weight is
+below 256, else of four, up to a whole word; and the metrics, of eight bytes. A sum adds products as float64 in the
+order of the members, so that it is the same bit for bit for every order of arrival.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _METRIC_WORDS: Final = 2
 
 @dataclass(frozen=True, kw_only=True)
 class PlainPacking(Contribution):
-    """Layout of a contribution that the server sees. ValueError where the sum of the weights could overflow."""
+    """Layout of a contribution that the server sees. ValueError if the sum of the weights could overflow."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,7 +41,7 @@ class PlainPacking(Contribution):
 
     @property
     def step(self) -> float:
-        """Largest distance between a value and what stands for it, as of Packing: nothing is rounded."""
+        """Largest quantisation error of a value, as in Packing: values are exact."""
         return 0.0
 
     @property
@@ -68,8 +68,7 @@ class PlainPacking(Contribution):
     ) -> Encoded:
         """The words of values [D], which are not multiplied by their weights, of the weights, and of metrics.
 
-        generator: not used, because nothing is rounded. ValueError as of Packing.encode.
-        """
+        generator: not used, because nothing is rounded. ValueError as in Packing.encode."""
         self._checked_values(values)
         weights = self._checked_weights(weights)
         words = np.zeros(self.length, self.ring.word)
@@ -83,7 +82,7 @@ class PlainPacking(Contribution):
         return Encoded(words, 0)
 
     def check(self, words: Words, start: int = 0) -> None:
-        """ValueError unless these words, from `start` on, can stand in an honest contribution."""
+        """ValueError unless these words, from `start` on, are possible in an honest contribution."""
         values_end, weights_end = self.values_length, self._metrics_start
         values = words[: max(0, values_end - start)].view("<f4")
         finite = np.isfinite(values)
@@ -98,14 +97,14 @@ class PlainPacking(Contribution):
         if weights[max(0, self.weights_length - begun) :].any():
             raise ValueError("there are more weights than values")
         first = max(start, weights_end)
-        # Of a metric the second word has 16 bits at most.
+        # The second word of a metric has at most 16 bits.
         high = words[first - start :][(first - weights_end + 1) % _METRIC_WORDS :: _METRIC_WORDS]
         if high.size and int(high.max()) >> (METRIC_BITS - WORD_BITS):
             raise ValueError(f"a metric is not below 2^{METRIC_BITS}")
 
     def decode(self, words: npt.NDArray[Any], *, contributors: int) -> Total:
         """The sums in the total of a PlainSum, or the numbers in the words of one contribution. ValueError for a total
-        that so many contributors cannot reach."""
+        beyond the reach of so many contributors."""
         self._checked_contributors(contributors)
         if words.dtype == self.ring.word:
             alone = PlainSum(self, 1)
@@ -139,10 +138,9 @@ AnyPacking = Packing | PlainPacking
 
 
 class PlainSum:
-    """Running sum of contributions of members 0, 1, ..., which may come in any order.
+    """Running sum of contributions of members 0, 1, ..., in any order of arrival.
 
-    One is added as soon as all members before it have come or are skipped; until then its words are kept.
-    """
+    One is added as soon as all members before it have come or are skipped; until then its words are kept."""
 
     def __init__(self, packing: PlainPacking, members: int) -> None:
         self._packing = packing
@@ -155,13 +153,13 @@ class PlainSum:
 
     @property
     def total(self) -> npt.NDArray[np.uint64]:
-        """The sum once nobody is missing: values as the bits of float64 [D], then weights and metrics."""
+        """The sum once no member is missing: values as the bits of float64 [D], then weights and metrics."""
         if self._next < self._members:
             raise ValueError(f"member {self._next} has neither come nor been skipped")
         return self._total
 
     def add(self, member: int, words: Words) -> None:
-        """Take the contribution of a member, once."""
+        """Add the contribution of a member, once."""
         self._waiting[member] = words
         self._proceed()
 

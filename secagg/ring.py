@@ -69,7 +69,7 @@ class Ring:
         self.reduce_into(total)
 
     def signed(self, words: Words) -> npt.NDArray[np.int64]:
-        """Read `words` in two's complement, as int64 of the same shape: from 2^(bits-1) on, w stands for w - 2^bits."""
+        """Read `words` in two's complement, as int64 of the same shape: from 2^(bits-1) on, w represents w - 2^bits."""
         return sign_extend(words.astype(np.int64), self.bits)
 
     def from_signed(self, numbers: npt.NDArray[np.signedinteger[Any]]) -> Words:
@@ -80,10 +80,9 @@ class Ring:
 
     @work(WorkKind.SERIALISATION)
     def pack(self, words: Words) -> memoryview:
-        """The `words` [n] as n * wire_bytes bytes, little-endian; shares memory with `words` where no byte is dropped.
+        """The `words` [n] as n * wire_bytes bytes, little-endian; shares memory with `words` if no byte is dropped.
 
-        ValueError when `words` is not a vector of `Ring.word`.
-        """
+        ValueError unless `words` is a vector of `Ring.word`."""
         self.check_words(words)
         octets = np.ascontiguousarray(words).view(np.uint8)
         if self.wire_bytes < self.word.itemsize:
@@ -96,10 +95,9 @@ class Ring:
 
     @work(WorkKind.SERIALISATION)
     def unpack(self, buffer: bytes | bytearray | memoryview) -> Words:
-        """The words [n] of n * wire_bytes packed bytes; a read-only view of `buffer` where the widths agree.
+        """The words [n] of n * wire_bytes packed bytes; a read-only view of `buffer` if the widths agree.
 
-        ValueError when the length is no multiple of wire_bytes, or an element is not below 2^bits.
-        """
+        ValueError when the length is no multiple of wire_bytes, or an element is not below 2^bits."""
         octets = np.frombuffer(buffer, np.uint8)
         if octets.size % self.wire_bytes:
             raise ValueError(f"{octets.size} bytes are no whole number of {self.wire_bytes}-byte ring elements")
@@ -108,7 +106,7 @@ class Ring:
             words.flags.writeable = False
         else:
             words = np.empty(octets.size // self.wire_bytes, self.word)
-            # Each is read with the bytes behind it, which are cut off again: in half the time of a copy byte by byte.
+            # Each is read with the bytes behind it, which are masked off: in half the time of a copy byte by byte.
             words[:-1] = np.ndarray(max(0, words.size - 1), self.word, octets.data, strides=self.wire_bytes)
             words[-1:] = int.from_bytes(octets[-self.wire_bytes :].tobytes(), "little")
             words &= self.word.type((1 << 8 * self.wire_bytes) - 1)
@@ -150,22 +148,22 @@ class Quantiser:
 
     @property
     def levels(self) -> int:
-        """The integer that stands for `limit`."""
+        """The integer that represents `limit`."""
         return (1 << (self.bits - 1)) - 1
 
     @property
     def step(self) -> float:
-        """What one integer step is worth: the bound of the error of every value."""
+        """Value of one integer step: the bound of the error of every value."""
         return self.limit / self.levels
 
     def quantise(
         self, values: npt.NDArray[np.floating[Any]], generator: np.random.Generator, *, offset: int = 0
     ) -> tuple[npt.NDArray[np.int32], int]:
-        """The integers of `values` [n], and how many values were outside the limit and have been clipped to it.
+        """The integers of `values` [n], and the number of values outside the limit, which were clipped to it.
 
         Draws n float64 from `generator`. Works on copies, about 40 bytes per value: pass long vectors block by block.
-        ValueError on NaN and infinity, naming the first index; `offset` is the index of values[0] in the whole vector.
-        """
+        ValueError on NaN and infinity, naming the first index; `offset` is the index of values[0] in the whole
+        vector."""
         scaled = values.astype(np.float64)
         magnitudes = np.abs(scaled)
         largest = magnitudes.max(initial=0.0)
@@ -180,5 +178,5 @@ class Quantiser:
         return lower.astype(np.int32), clipped
 
     def dequantise(self, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """The real numbers that integers, or sums of integers, stand for."""
+        """The real numbers that integers, or sums of integers, represent."""
         return np.multiply(sums, self.step, dtype=np.float64)

@@ -30,13 +30,12 @@ Shares = npt.NDArray[np.uint16]
 
 @work(WorkKind.SHARING)
 def share(secrets: Sequence[bytes], *, points: Points, threshold: int, seed: bytes) -> Shares:
-    """Shares [points, secrets, 18] of 32-byte secrets; any `threshold` of them reconstruct, fewer tell nothing.
+    """Shares [points, secrets, 18] of 32-byte secrets; any `threshold` of them reconstruct, fewer disclose nothing.
 
-    points: distinct integers in 1..65520, the holders' places.
+    points: distinct integers in 1..65520, the holders' evaluation points.
     seed: 32 bytes of fresh entropy, never used for another call; all polynomial coefficients are drawn from it, uniform
     in the field by rejection. The limbs of all secrets stand in one row; the first accepted words are that row's
-    coefficients of x, the next those of x^2, and so on up to x^(threshold-1).
-    """
+    coefficients of x, the next those of x^2, and so on up to x^(threshold-1)."""
     places = _checked_points(np.asarray(points), dimensions=1)
     if not 2 <= threshold <= len(places):
         raise ValueError(f"threshold-range: {threshold} shares of {len(places)}; 2 to {len(places)} are possible")
@@ -65,7 +64,7 @@ def lagrange_at_zero(points: Points) -> npt.NDArray[np.uint64]:
 
 
 def reconstruct(shares: Shares, points: Points) -> list[bytes]:
-    """The secrets of shares [t, secrets, 18] that all were made at the same points [t]."""
+    """The secrets of shares [t, secrets, 18] that were all made at the same points [t]."""
     _check_shares(shares, axis=0, points=points)
     coefficients = lagrange_at_zero(points).astype(np.float64)
     values = coefficients @ shares.reshape(len(coefficients), -1).astype(np.float64)

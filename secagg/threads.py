@@ -1,4 +1,4 @@
-"""Work that releases the interpreter lock, divided among the cores. The results do not depend on their number."""
+"""Parallel work that releases the interpreter lock. The results do not depend on the number of cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Threads that stay: to start one costs as much as ten key agreements."""
+    """Persistent threads: starting one costs as much as ten key agreements."""
     return ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1))
 
 
@@ -22,8 +22,8 @@ os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def threads_for(amount: int, worth: int) -> int:
-    """How many threads so much work repays, if `worth` of it repays one; at least one, at most one for each core."""
-    # To count cores takes a system call, which costs more than most of what is asked about here.
+    """Number of threads that so much work repays, if `worth` of it repays one; from one to the number of cores."""
+    # Counting cores takes a system call, which costs more than most of the work in question.
     return min(os.cpu_count() or 1, amount // worth) if amount >= 2 * worth else 1
 
 

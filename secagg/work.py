@@ -1,7 +1,7 @@
-"""The kinds of work that cost time, and where whoever measures them is told.
+"""The kinds of costly work, and the observer that measures them.
 
-The library has no clock: a function that does costly work is marked with its kind, and an observer, where one is set in
-the context (contextvars), is asked for a context in which the function then runs.
+The library has no clock: a costly function is marked with its kind, and an observer, if one is set in the context
+(contextvars), provides a context in which the function then runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class WorkKind(StrEnum):
-    """What a marked function does."""
+    """Kind of a marked function's work."""
 
     KEY_AGREEMENT = "key agreement"
     SIGNATURES = "signatures"
@@ -36,7 +36,7 @@ _observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
 
 
 def observe(observer: Observer | None) -> None:
-    """Tell this observer of all marked work in this context from now on, instead of any other; None: tell nobody."""
+    """Make this observer receive all marked work in this context from now on, instead of any other; None: none."""
     _observer.set(observer)
 
 
