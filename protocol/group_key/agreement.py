@@ -91,7 +91,7 @@ class KeyAgreement:
 
     @cached_property
     def context(self) -> bytes:
-        """32 bytes that depend on everything above but the server's name and the time."""
+        """32 bytes that depend on all fields above except the server's name and the time."""
         return digest(
             KeyLabel.KEY_AGREEMENT,
             VERSION.to_bytes(1, "little"),
@@ -107,8 +107,7 @@ class KeyAgreement:
 class GroupKey(Result):
     """Output of a member: it holds the key that all members confirmed.
 
-    key: 32 bytes, of which `derive` makes one for each use.
-    """
+    key: 32 bytes, from which `derive` makes one for each use."""
 
     epoch: int
     key: bytes = field(repr=False)
@@ -116,13 +115,13 @@ class GroupKey(Result):
     transcript: bytes
 
     def derive(self, label: Label, info: bytes = b"") -> bytes:
-        """32 bytes that all members have for this use, and that say nothing about those for another."""
+        """32 bytes that all members have for this use, and that disclose nothing about other uses."""
         return derive(self.key, label, salt=self.transcript, info=info)
 
 
 @dataclass(frozen=True)
 class KeyAgreed(Result):
-    """Output of the relay: every member says that it holds the key."""
+    """Output of the relay: every member reports that it holds the key."""
 
     epoch: int
     members: tuple[str, ...]
@@ -131,14 +130,14 @@ class KeyAgreed(Result):
 
 @dataclass(frozen=True)
 class KeyFailed(Result):
-    """Output of the relay: the attempt is over, because of these members."""
+    """Output of the relay: the attempt failed, because of these members."""
 
     epoch: int
     code: Code
     detail: str
     culprits: tuple[str, ...]
     remaining: tuple[str, ...]
-    """The members without the culprits: whom the next attempt is for."""
+    """The members without the culprits, for the next attempt."""
 
 
 COMMIT_BYTES: Final = 2 * KEY_BYTES + SIGNATURE_BYTES
@@ -156,7 +155,7 @@ def commit_record(
 
 
 def check_commits(agreement: KeyAgreement, commits: dict[int, bytes]) -> None:
-    """Refuse records with an invalid channel key, with the same one twice, or not signed by their members."""
+    """Refuse records with an invalid or repeated channel key, or without their members' signatures."""
     for member, record in commits.items():
         check_public_key(channel_key_of(record))
         signed = record[: 2 * KEY_BYTES]
@@ -195,10 +194,9 @@ class Transcript:
         _check_signed(self.agreement, owner, packet, KeyLabel.SIGN_CONTRIBUTION, *signed)
 
     def contribution(self, packet: bytes, channel: AgreementKey, peer: int, *, owner: int, holder: int) -> bytes:
-        """What a packet holds; refuses what does not open, or is not what the owner committed to.
+        """Content of a packet; refuses one that does not open, or does not match the owner's commitment.
 
-        channel: key of one end, owner or holder; peer: the other end.
-        """
+        channel: key of one end, owner or holder; peer: the other end."""
         key = self._channel_key(channel, peer, owner=owner, holder=holder)
         contribution = open_sealed(key, packet[:SEALED_BYTES], associated=self.digest)
         committed = digest(KeyLabel.CONTRIBUTION, self.agreement.context, _place(owner), contribution)
@@ -217,7 +215,7 @@ class Transcript:
         return tag + signing.sign(KeyLabel.SIGN_CONFIRMATION, self.digest, _place(member), tag)
 
     def check_confirmation(self, record: bytes, member: int) -> None:
-        """Refuse a confirmation that the member did not sign. Whether its tag is right is for `check_tag`."""
+        """Refuse a confirmation that the member did not sign. `check_tag` checks its tag."""
         signed = self.digest, _place(member), record[:KEY_BYTES]
         _check_signed(self.agreement, member, record, KeyLabel.SIGN_CONFIRMATION, *signed)
 

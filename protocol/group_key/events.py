@@ -26,7 +26,7 @@ class KeyAgreementStarted(Event, frozen=True, kw_only=True):
 
 
 class GroupKeyAgreed(Event, frozen=True, kw_only=True):
-    """All members confirmed the key, as the server sees it."""
+    """All members confirmed the key, from the server's point of view."""
 
     epoch: int
     members: list[str]

@@ -1,15 +1,15 @@
 """The client's side of the group key: it agrees on keys, which the server relays and never learns, and keeps them.
 
-docs/spec/group-key.md has the exchange. The signature of a wrong record decides whose fault it is. If the signature is
-wrong too, the server altered the record or should have refused it: the member ends with the server as culprit. If it is
-right, the record's owner cheats: the member complains, and proves it with its own channel key of this attempt. A server
-alone can never bring that about, and nobody honest accepts a key of that attempt.
+docs/spec/group-key.md has the exchange. The signature of a wrong record identifies the party at fault. If the signature
+is wrong too, the server altered the record or should have refused it: the member ends with the server as culprit. If it
+is right, the record's owner cheats: the member complains, and proves it with its own channel key of this attempt. A
+server alone can never cause that, and no honest member accepts a key of that attempt.
 
 Not prevented: a member that sees the key before it confirms may end the attempt, and so have another key drawn.
 
-Between rounds a key that every member confirmed is held until the server says that the attempt failed after all. It is
-used only with exactly the members it was agreed with, for as many rounds as the configuration allows. Keys under which
-the server's model may still be encrypted are kept; older ones are erased as soon as a round begins.
+Between rounds a key that every member confirmed is held until the server reports that the attempt failed after all. It
+is used only with exactly the members it was agreed with, for as many rounds as the configuration allows. Keys under
+which the server's model may still be encrypted are kept; older ones are erased as soon as a round begins.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from tacit.protocol.sum.states import SumLabel
 
 @dataclass(frozen=True)
 class _Committed:
-    """record: what the member said last, and what the server must have passed on of it."""
+    """record: the member's last message, and the content that the server must have relayed."""
 
     channel: AgreementKey
     contribution: bytes = field(repr=False)
@@ -168,7 +168,7 @@ class GroupKeyMember(Answering[MemberState], outputs=Send | Event | GroupKey | C
         return self._aborted(ClientAborted(error.code, f"{name}: {error.detail}", name), self._send(complaint))
 
     def _await(self, state: MemberState, message: Message, data: _Committed, now: float) -> Step[MemberState]:
-        """Say this and wait for what the others say: one phase for the slowest member, one for the relay."""
+        """Send this and await the others' messages: one phase for the slowest member, one for the relay."""
         return Step(state, (self._send(message),), data=data, deadline=now + 2 * self.agreement.phase_seconds)
 
 
@@ -177,9 +177,8 @@ class Reencrypt(Output):
     """Encrypt this model under the key and call `provide`.
 
     source: "clients", make the initial model from the key; "server", `model` is in the clear; "key", it is under
-    `former`; "remembered", take the one after this `round` of an earlier session or a later one, and provide b"" where
-    there is none. model: little-endian float32 bytes, empty for "clients" and "remembered".
-    """
+    `former`; "remembered", take the one after this `round` of an earlier session or a later one, and provide b"" if
+    there is none. model: little-endian float32 bytes, empty for "clients" and "remembered"."""
 
     source: Literal["clients", "server", "key", "remembered"]
     key: GroupKey
@@ -232,13 +231,13 @@ class GroupKeyHolder(
         self._signing = signing
         self._entropy = entropy
         self._epoch = -1
-        """Of the latest attempt that this client took part in."""
+        """Epoch of the latest attempt that this client took part in."""
         self._keys: dict[int, GroupKey] = {}
         self._rounds = 0
         """Rounds begun under the latest key."""
 
     def for_round(self, cohort: tuple[str, ...]) -> GroupKey:
-        """The key for a round with this cohort. Refuses a round for which there is none."""
+        """The key for a round with this cohort. Refuses a round without one."""
         if self.state is not HolderState.KEYED:
             raise RemoteProtocolError(Code.KEYS, "a round begins, and the clients have not agreed on a group key")
         key = self._keys[self._epoch]
@@ -249,20 +248,19 @@ class GroupKeyHolder(
         return key
 
     def round_begun(self) -> None:
-        """A round begins under the latest key: no model under an older one will be seen again."""
+        """A round begins under the latest key: no model under an older one will occur again."""
         self._keys = {self._epoch: self._keys[self._epoch]}
         self._rounds += 1
 
     def provide(self, epoch: int, model: bytes, now: float) -> list[Output]:
-        """The model under the key of this epoch; without effect if the server does not want it any more.
+        """Submit the model under the key of this epoch; without effect if the server does not want it any more.
 
-        model: b"" if none as was asked for is remembered.
-        """
+        model: b"" if the requested one is not available."""
         wanted = self.state is HolderState.ENCRYPTING and epoch == self._epoch
         return self.trigger(Trigger.PROVIDE, now, model) if wanted else []
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
-        # Where the attempt breaks off, the session ends, and says so itself.
+        # An aborted attempt ends the session, which sends the reason itself.
         return () if isinstance(send.message, Abort) else (send,)
 
     def forget(self) -> None:
@@ -295,7 +293,7 @@ class GroupKeyHolder(
         return Step(HolderState.KEYED, (key,), commit)
 
     def on_attempt_aborted(self, aborted: ClientAborted, now: float) -> Step[HolderState]:
-        # Who complained of another member goes on: the server ends the attempt. Any other failure is the server's.
+        # A member that complained continues: the server ends the attempt. Any other failure is the server's.
         if aborted.culprit != self._server:
             return Step(HolderState.NO_KEY)
         return self._aborted(aborted)
@@ -412,7 +410,7 @@ def _member_table() -> Table[MemberState]:
         table[state, Abort] = Row(GroupKeyMember.on_abort, (s.ABORTED,))
         table[state, Trigger.EXPIRE] = Row(GroupKeyMember.on_expire, (s.ABORTED,))
     table[s.ACCEPTED, Abort] = IGNORE
-    # What was under way when this member gave up.
+    # Messages sent before this member gave up.
     table.update({(s.ABORTED, kind): IGNORE for kind in (Abort, *ATTEMPT_TO_MEMBER)})
     return table
 
@@ -430,7 +428,7 @@ def _holder_table() -> Table[HolderState]:
         (s.PROVIDING, Fetch): Row(GroupKeyHolder.on_fetch, (s.PROVIDING, s.KEYED)),
         (s.FETCHING_LAST, Chunk): Row(GroupKeyHolder.on_chunk, (s.FETCHING_LAST, s.KEYED)),
     }
-    # No deadline while encrypting: that waits for this client itself, and the server's limit is for the whole of it.
+    # No deadline while encrypting: that waits for this client itself, and the server's limit covers all of it.
     for state in (s.FETCHING_MODEL, s.PROVIDING, s.FETCHING_LAST):
         table[state, Trigger.EXPIRE] = Row(GroupKeyHolder.on_expire, (s.NO_KEY,))
     for state in s:
@@ -438,7 +436,7 @@ def _holder_table() -> Table[HolderState]:
             table[state, EndKey] = Row(GroupKeyHolder.on_end_key, (s.NO_KEY,))
         if state in (s.NO_KEY, s.KEYED):
             table[state, StartKey] = Row(GroupKeyHolder.on_start_key, (s.AGREEING,))
-    # What was under way when this client complained of another, or had its attempt ended.
+    # Messages sent before this client complained of another, or had its attempt ended.
     table.update({(s.NO_KEY, kind): IGNORE for kind in ATTEMPT_TO_MEMBER})
     return table
 

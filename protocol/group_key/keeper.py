@@ -1,9 +1,9 @@
 """The server's side of the group key: it starts attempts, relays and checks records, and holds the encrypted model.
 
-Nobody can be left out of a key: the first member that breaks a rule, leaves or is late ends the attempt and is named;
+No member can be excluded from a key: the first one that breaks a rule, leaves or is late ends the attempt and is named;
 the others are offered as the membership of the next one. The relay verifies every signature before it passes a record
-on, so that members may blame it for those that do not verify. It sees no contribution and no key, except in a
-complaint, which opens those of a failed attempt. docs/spec/group-key.md has the phases and the model's way.
+on, so that members may blame it for invalid ones. It sees no contribution and no key, except in a complaint, which
+opens those of a failed attempt. docs/spec/group-key.md has the phases and the transfer of the model.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class GroupKeyRelay(Machine[RelayState], outputs=Send | Event | KeyAgreed | KeyF
         self._accepted: dict[int, KeyAccepted] = {}
 
     def drop(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
-        """A member is gone. Somebody who is no member of this attempt does not matter to it."""
+        """Drop a member. A name that is no member of this attempt has no effect."""
         if member not in self.agreement.places:
             return []
         return self.trigger(Trigger.DROP, now, member, code, detail)
@@ -188,13 +188,13 @@ class GroupKeyRelay(Machine[RelayState], outputs=Send | Event | KeyAgreed | KeyF
         return Step(self.state, (report,))
 
     def _place(self, sender: str) -> int:
-        """Refuse who is no member: it came too late for this attempt, or left before it."""
+        """Refuse a sender that is no member: it came too late for this attempt, or left before it."""
         if sender not in self.agreement.places:
             raise RemoteProtocolError(Code.MEMBERS, f"it is no member of the group of epoch {self.agreement.epoch}")
         return self.agreement.places[sender]
 
     def _check_accused(self, accused: int, member: int, channel: AgreementKey) -> None:
-        """Refuse a contribution to the complaining member, or a confirmation, that is wrong."""
+        """Refuse an invalid contribution to the complaining member, or an invalid confirmation."""
         transcript = self.at(Transcript)
         packet = self._packets[accused][member]
         given = transcript.contribution(packet, channel, accused, owner=accused, holder=member)
@@ -240,8 +240,8 @@ class GroupKeyRelay(Machine[RelayState], outputs=Send | Event | KeyAgreed | KeyF
 
 @dataclass(frozen=True)
 class KeyReady(Result):
-    """All members hold the key. model: the model under it, if it was not under it before; round: after which round it
-    was the model, where a member remembered it."""
+    """All members hold the key. model: the model under it, if it was not under it before; round: the round that made
+    it, if a member persisted it."""
 
     members: tuple[str, ...]
     model: bytes | None = field(repr=False)
@@ -250,14 +250,14 @@ class KeyReady(Result):
 
 @dataclass(frozen=True)
 class KeyLost(Result):
-    """Nobody is left who can read the model."""
+    """No remaining client can read the model."""
 
     detail: str
 
 
 @dataclass(frozen=True)
 class Distributed(Result):
-    """The members have the last model, or had their time."""
+    """The members have the last model, or exceeded their time."""
 
     without: tuple[str, ...]
 
@@ -272,7 +272,7 @@ class Refused(Result):
 
 @dataclass(frozen=True)
 class _Agreeing:
-    """model: the server's, as it is now."""
+    """model: the server's present one."""
 
     agreement: KeyAgreement
     model: bytes = field(repr=False)
@@ -280,8 +280,8 @@ class _Agreeing:
 
 @dataclass(frozen=True)
 class _Encrypting:
-    """asked: who gives the model under the new key, after which round, and who is asked next if that one remembers
-    none; outgoing: what it fetches for that."""
+    """asked: the member that provides the model under the new key, after which round, and the next candidates if it has
+    none; outgoing: the model that it fetches for that."""
 
     agreement: KeyAgreement
     transcript: bytes
@@ -305,7 +305,7 @@ class GroupKeyKeeper(
     def __init__(self, roster: Roster, configuration: Configuration, session: bytes, *, completed: int = 0) -> None:
         super().__init__(KEEPER_TABLE, KeeperState.IDLE)
         self.members: tuple[str, ...] = ()
-        """Who holds the latest key, while none of them has left."""
+        """Holders of the latest key, while none of them has left."""
         self.transcript = b""
         """Identifies the latest key."""
         self._roster = roster
@@ -317,7 +317,7 @@ class GroupKeyKeeper(
         self._rounds = 0
         """Rounds begun under the latest key."""
         self._model_epoch: int | None = None
-        """The key that the model is under; None if it is under none."""
+        """Epoch of the model's key; None if it is not encrypted."""
         self._readers: set[str] = set()
 
     @property
@@ -331,7 +331,7 @@ class GroupKeyKeeper(
 
     @property
     def readers(self) -> tuple[str, ...]:
-        """Who can read the model, as far as the server knows."""
+        """Clients that can read the model, as far as the server knows."""
         return tuple(name for name in self._roster.clients if name in self._readers)
 
     def fits(self, cohort: tuple[str, ...]) -> bool:
@@ -343,15 +343,15 @@ class GroupKeyKeeper(
         self._rounds += 1
 
     def agree(self, members: tuple[str, ...], model: bytes, now: float) -> list[Output]:
-        """Let these clients agree on a new key; model: the server's, as it is now."""
+        """Let these clients agree on a new key; model: the server's present one."""
         return self.trigger(KeyTrigger.AGREE, now, members, model)
 
     def distribute(self, model: bytes, now: float) -> list[Output]:
-        """Let those who can read it fetch the last model."""
+        """Let the clients that can read it fetch the last model."""
         return self.trigger(KeyTrigger.DISTRIBUTE, now, model)
 
     def left(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
-        """A member is gone: it holds no key any more, as far as the server knows."""
+        """Remove a member, which holds no key any more, as far as the server knows."""
         self._readers.discard(member)
         if member in self.members:
             self.members = ()
@@ -364,7 +364,7 @@ class GroupKeyKeeper(
         return self._configuration.group_key and envelope.round == 0
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
-        # That an attempt is over, its members hear by EndKey.
+        # EndKey informs the members of a finished attempt.
         return () if isinstance(send.message, Abort) else (send,)
 
     def complete(self) -> bool:
@@ -378,7 +378,7 @@ class GroupKeyKeeper(
             return True
         if message.epoch > self._epoch:
             raise RemoteProtocolError(Code.SESSION, f"epoch {message.epoch} of the group key has not begun")
-        # Said before this member knew that the attempt had ended.
+        # Sent before this member knew that the attempt had ended.
         return bool(message.epoch < self._epoch)
 
     def on_agree(self, members: tuple[str, ...], model: bytes, now: float) -> Step[KeeperState]:
@@ -429,7 +429,7 @@ class GroupKeyKeeper(
 
     def on_failed(self, failed: KeyFailed, now: float) -> Step[KeeperState]:
         end = EndKey(epoch=failed.epoch, code=failed.code, detail=failed.detail, culprit=failed.culprits[0])
-        # The culprits are out of the session, and hear of that.
+        # The culprits are out of the session, and are informed of that.
         told = tuple(Send(name, end) for name in failed.remaining)
         report = KeyAgreementFailed(
             epoch=failed.epoch, code=failed.code.name, detail=failed.detail, by=list(failed.culprits)
@@ -576,7 +576,7 @@ def _keeper_table() -> Table[KeeperState]:
     for state in (s.AWAIT_MODEL, s.FETCHING_MODEL):
         table[state, Trigger.EXPIRE] = Row(GroupKeyKeeper.on_expire, (s.IDLE,))
         table[state, Trigger.DROP] = Row(GroupKeyKeeper.on_drop, (s.IDLE,))
-    # What was under way when an attempt, or the fetching of a model, was given up.
+    # Messages sent before an attempt, or the transfer of a model, was abandoned.
     for state in s:
         for kind in TO_KEEPER:
             table.setdefault((state, kind), IGNORE)

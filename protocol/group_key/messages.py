@@ -1,4 +1,4 @@
-"""The messages about the clients' group key: agreeing on one, and the model that is encrypted under it."""
+"""The messages about the clients' group key: the agreement, and the model encrypted under the key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StartKey(Message, frozen=True, kw_only=True):
 
 
 class EndKey(Message, frozen=True, kw_only=True):
-    """Server to client: the attempt failed, so its key must not be used, whoever accepted it."""
+    """Server to client: the attempt failed, so its key must not be used, even by members that accepted it."""
 
     epoch: Index
     code: Code
@@ -29,19 +29,19 @@ class EndKey(Message, frozen=True, kw_only=True):
 
 
 class ReencryptModel(Message, frozen=True, kw_only=True):
-    """Server to one client, after an agreement: give me the model under the new key."""
+    """Server to one client, after an agreement: request the model under the new key."""
 
     epoch: Index
-    """The key to encrypt under."""
+    """Epoch of the key to encrypt under."""
     source: Literal["clients", "server", "key", "remembered"]
-    """Where it comes from: made from the new key; the server's, in the clear; the server's, under the former key; what
-    the client remembers of an earlier session."""
+    """Source of the model: made from the new key; the server's, in the clear; the server's, under the former key; or
+    the client's persisted one of an earlier session."""
     former: Index
     """Epoch of the former key; 0 for other sources."""
     model: Blob
     """The server's model, under the label of models; all zero for "clients" and "remembered"."""
     round: Index
-    """For "remembered": after which round the model is wanted, or after a later one; 0 for other sources."""
+    """For "remembered": least round after which the model is wanted; 0 for other sources."""
 
 
 class KeyedModel(Message, frozen=True, kw_only=True):
@@ -49,11 +49,11 @@ class KeyedModel(Message, frozen=True, kw_only=True):
 
     epoch: Index
     model: Blob
-    """Under the label of models; all zero from a client that remembers none as it was asked for."""
+    """Under the label of models; all zero from a client without the requested one."""
 
 
 class KeyCommit(Message, frozen=True, kw_only=True):
-    """Group key, client to server: a fresh public key, and a commitment to what the client will contribute."""
+    """Group key, client to server: a fresh public key, and a commitment to the client's contribution."""
 
     epoch: Index
     channel_key: Hash
@@ -64,7 +64,7 @@ class KeyCommit(Message, frozen=True, kw_only=True):
 
 
 class PeerKeyCommits(Message, frozen=True, kw_only=True):
-    """Group key, server to client: what all members committed to; now they contribute."""
+    """Group key, server to client: the commitments of all members, which then contribute."""
 
     commits: Records
     """Per member: channel key (32), commitment (32), signature (64)."""
@@ -79,7 +79,7 @@ class KeyContribution(Message, frozen=True, kw_only=True):
 
 
 class PeerKeyContributions(Message, frozen=True, kw_only=True):
-    """Group key, server to client: what every other member contributed, for the receiver; now they confirm."""
+    """Group key, server to client: every other member's contribution for the receiver; then members confirm."""
 
     packets: Records
     """Per other member: sealed contribution (48), signature (64)."""
@@ -94,23 +94,23 @@ class ConfirmKey(Message, frozen=True, kw_only=True):
 
 
 class PeerKeyConfirmations(Message, frozen=True, kw_only=True):
-    """Group key, server to client: the confirmations of all members; who finds all of them right accepts the key."""
+    """Group key, server to client: the confirmations of all members; a member that verifies all of them accepts the
+    key."""
 
     confirmations: Records
     """Per member: tag (32), signature (64)."""
 
 
 class KeyAccepted(Message, frozen=True, kw_only=True):
-    """Group key, client to server: I hold the key."""
+    """Group key, client to server: this client holds the key."""
 
     epoch: Index
 
 
 class KeyComplaint(Message, frozen=True, kw_only=True):
-    """Group key, client to server: this member signed a contribution or a confirmation that is wrong; see for yourself.
+    """Group key, client to server: proof that this member signed an invalid contribution or confirmation.
 
-    The client gives its own channel key away, which ends the attempt: the server can now open what it was sent.
-    """
+    The client discloses its own channel key, which ends the attempt: the server can now open the packets sent to it."""
 
     epoch: Index
     accused: Index

@@ -1,7 +1,7 @@
 """Labels, inputs and states of group keys: of clients and of their relay, the server.
 
-While they agree, the machine of the attempt (of a member, of the relay) is inside of that of the session (holder.py,
-keeper.py), which hands its messages on. The tables stand below the machines.
+During an agreement, the machine of the attempt (of a member, of the relay) is inside that of the session (holder.py,
+keeper.py), which relays its messages. The tables stand below the machines.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tacit.protocol.group_key.messages import (
 
 ATTEMPT_TO_MEMBER: Final = (PeerKeyCommits, PeerKeyContributions, PeerKeyConfirmations)
 ATTEMPT_TO_RELAY: Final = (KeyCommit, KeyContribution, ConfirmKey, KeyAccepted, KeyComplaint)
-"""What the two sides say within one attempt at a key."""
+"""Messages of the two sides within one attempt at a key."""
 
 TO_HOLDER: Final = (*ATTEMPT_TO_MEMBER, StartKey, EndKey, ReencryptModel, KeyedModel, Fetch, Chunk)
 TO_KEEPER: Final = (*ATTEMPT_TO_RELAY, KeyedModel, Fetch, Chunk)
-"""Everything about group keys that a server says to a client, and a client to a server."""
+"""All messages about group keys from a server to a client, and from a client to a server."""
 
 
 class KeyLabel:
@@ -57,7 +57,7 @@ class KeyTrigger(Input):
 
 
 class MemberState(State):
-    """What a member awaits."""
+    """Input that a member awaits."""
 
     READY = "ready to start"
     AWAIT_PEER_COMMITS = "await what the others commit to"
@@ -68,7 +68,7 @@ class MemberState(State):
 
 
 class RelayState(State):
-    """What the relay collects."""
+    """Input that the relay collects."""
 
     KEY_COMMIT = "KEY_COMMIT"
     KEY_CONTRIBUTE = "KEY_CONTRIBUTE"
@@ -79,7 +79,7 @@ class RelayState(State):
 
 
 class HolderState(State):
-    """Whether a client has a key, and what it does with it."""
+    """Whether a client has a key, and its present activity."""
 
     NO_KEY = "no key"
     AGREEING = "agree on a key"
@@ -91,7 +91,7 @@ class HolderState(State):
 
 
 class KeeperState(State):
-    """What the server does about the key of the clients."""
+    """Present activity of the server for the clients' key."""
 
     IDLE = "nothing to do"
     AGREEING = "let the members agree"

@@ -1,8 +1,8 @@
-"""The agreement of a secure sum: its context, public keys, neighbourhoods, pairwise masks, and what signatures cover.
+"""The agreement of a secure sum: its context, public keys, neighbourhoods, pairwise masks, and signed contents.
 
 Every party makes an Agreement for itself, from its own roster, the configuration that it accepted, and the model that
 it received. Its `context` is part of every signature and the salt of every derived key: if a server sends two clients
-different things, their masks do not cancel. docs/spec/secure-aggregation.md has the three graphs.
+different inputs, their masks do not cancel. docs/spec/secure-aggregation.md has the three graphs.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ WORDS_ALIGNED: Final = 16
 UPLOADS: Final = 4
 """Members whose long vectors are fetched at the same time."""
 TRANSFER_LIMIT: Final = 10
-"""A transfer that moves may take this many times phase_seconds."""
+"""A transfer that makes progress may take this many times phase_seconds."""
 
 
 def words_of_a_chunk(ring: Ring) -> int:
-    """How many words a chunk of a vector has that is not the last: as many aligned ones as fit CHUNK_BYTES."""
+    """Words of a chunk of a vector, except the last: as many aligned ones as fit CHUNK_BYTES."""
     return CHUNK_BYTES // ring.wire_bytes // WORDS_ALIGNED * WORDS_ALIGNED
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """One secure sum: who, what ring, which rules, and the hashes that tie everything to it."""
+    """One secure sum: members, ring, rules, and the hashes that bind everything to it."""
 
     session: bytes
     round: int
@@ -67,26 +67,26 @@ class Agreement:
     regular: bool
     parameters: GraphParameters
     fewest_survivors: int = 0
-    """The fewest clients in a sum that is opened; without groups the threshold is another bound."""
+    """Fewest clients in an opened sum; without groups the threshold is another bound."""
     groups: tuple[tuple[int, ...], ...] = ()
-    """Members that are in the sum all or none, by the roster; none where everybody is in it alone."""
+    """Groups of members that are in the sum all or none, by the roster; empty without groups."""
     ring: Ring
     length: int
     """Words of the vector."""
     plain: PlainPacking | None = None
-    """Layout of the vectors where they are not masked, so that the server sees each of them."""
+    """Layout of unmasked vectors, each of which the server sees; None with masks."""
     roster: bytes
     configuration: bytes
     model: bytes
     """Hashes of the roster, the configuration and the model."""
     lineage: bytes = b""
-    """Of the roster: what statements of spending are bound to."""
+    """Lineage of the roster, which statements of spending are bound to."""
     spending: bool = False
     """Whether there are statements of spending, in adverts and beside shares."""
     group_key: bytes = b""
-    """Hash of the transcript of the group key that the members use in this round, if they have one."""
+    """Hash of the transcript of the members' group key in this round, if they have one."""
     single_vectors: bool = False
-    """Whether the server hands out each vector beside the sum; never where vectors are masked."""
+    """Whether the server outputs each vector beside the sum; never with masks."""
     train_seconds: float
     phase_seconds: float
 
@@ -113,17 +113,16 @@ class Agreement:
 
     @cached_property
     def group_of(self) -> dict[int, tuple[int, ...]]:
-        """The group of every member; without groups each is one of its own."""
+        """The group of every member; without groups each is its own."""
         groups = self.groups or tuple((member,) for member in range(self.size))
         return {member: group for group in groups for member in group}
 
     @property
     def fewest_summed(self) -> int:
-        """The fewest clients in a sum that is opened.
+        """The fewest clients in an opened sum.
 
-        Without groups whoever answers is in the sum. With them who is left out answers too: the threshold then counts
-        answers only.
-        """
+        Without groups every client that answers is in the sum. With groups excluded clients answer too: the threshold
+        then counts answers only."""
         return self.fewest_survivors if self.groups else max(self.fewest_survivors, self.parameters.threshold)
 
     @cached_property
@@ -137,7 +136,7 @@ class Agreement:
 
     @cached_property
     def context(self) -> bytes:
-        """32 bytes that depend on everything above."""
+        """32 bytes that depend on all fields above."""
         return digest(
             SumLabel.ROUND,
             VERSION.to_bytes(1, "little"),
@@ -153,31 +152,30 @@ class Agreement:
         )
 
     def sharing_digest(self, adverts: bytes, sharers: bytes) -> bytes:
-        """The transcript up to SHARE_KEYS: context, digest of the adverts, who shared. Salt of every mask."""
+        """The transcript up to SHARE_KEYS: context, digest of the adverts, sharers. Salt of every mask."""
         return digest(SumLabel.SHARING, self.context, adverts, sharers)
 
     def check_signature(self, member: int, signature: bytes, label: Label, *parts: bytes) -> None:
-        """Refuse what the member did not sign in active mode, and any signature in semi-honest mode."""
+        """Refuse a wrong signature of the member in active mode, and any signature in semi-honest mode."""
         if self.active:
             verify(self.signing_keys[member], signature, label, *parts)
         elif signature:
             raise RemoteProtocolError(Code.SIGNATURE, "a message is signed in semi-honest mode")
 
     def check_signatures(self, label: Label, signed: Sequence[tuple[int, bytes, tuple[bytes, ...]]]) -> None:
-        """The same for members, their signatures and what these cover, on all cores."""
+        """The same for members, their signatures and the signed parts, on all cores."""
         map_in_threads(lambda one: self.check_signature(one[0], one[1], label, *one[2]), signed, worth=4)
 
     def split_signatures(self, signatures: bytes, members: Collection[int]) -> dict[int, bytes]:
-        """One for each of these members, unchecked; of no bytes in semi-honest mode. Refuses any other length."""
+        """One for each of these members, unchecked; empty in semi-honest mode. Refuses any other length."""
         return split_records(signatures, self.signature_bytes, members, Code.SIGNATURE)
 
     @property
     def most_complaints(self) -> int:
-        """Complaints of one member that are answered: so many holders may lie and have not both of its secrets.
+        """Most complaints of one member that are answered: so many malicious holders do not have both of its secrets.
 
-        Against a server that lies 2t > holders + liars must hold, which is what the threshold was chosen for; with one
-        that follows the protocol, fewer than t shares of the other kind come together.
-        """
+        Against a malicious server 2t > holders + colluders must hold, which the choice of threshold ensures; with a
+        semi-honest one, fewer than t shares of the other kind come together."""
         threshold = self.parameters.threshold
         # In a complete graph a member holds a share of its own secrets too.
         holders = self.parameters.neighbours + (not self.regular)
@@ -195,7 +193,8 @@ class Agreement:
 
     @property
     def input_seconds(self) -> float:
-        """Longest time that vectors take, once all are ready: those of several chunks are fetched UPLOADS at a time."""
+        """Longest time of the vectors' transfer, once all are ready: those of several chunks are fetched UPLOADS at a
+        time."""
         return self.phase_seconds * (1 if self.chunks == 1 else TRANSFER_LIMIT * -(-self.size // UPLOADS))
 
     def chunk_span(self, chunk: int) -> slice:
@@ -216,17 +215,17 @@ def owner_and_holder(owner: int, holder: int) -> bytes:
 
 
 def packet_signed(agreement: Agreement, adverts: bytes, *, owner: int, holder: int, packet: bytes) -> tuple[bytes, ...]:
-    """What an owner's signature over the packet of one holder covers."""
+    """Content of an owner's signature over the packet of one holder."""
     return agreement.context, adverts, owner_and_holder(owner, holder), packet
 
 
 def complaint_signed(sharing: bytes, *, owner: int, holder: int) -> tuple[bytes, ...]:
-    """What a holder's signature over its complaint of an owner covers."""
+    """Content of a holder's signature over its complaint about an owner."""
     return sharing, owner_and_holder(owner, holder)
 
 
 def survivors_signed(sharing: bytes, member: int, survivors: bytes) -> tuple[bytes, ...]:
-    """What a signature over the bitmap of survivors covers."""
+    """Content of a signature over the bitmap of survivors."""
     return sharing, member.to_bytes(2, "little"), survivors
 
 
@@ -235,24 +234,23 @@ class Neighbourhood:
     """The relations of one member, each in rising order."""
 
     holders: tuple[int, ...]
-    """Who holds shares of its secrets."""
+    """Holders of shares of its secrets."""
     owners: tuple[int, ...]
-    """Whose shares it holds."""
+    """Owners whose shares it holds."""
     peers: tuple[int, ...]
-    """With whom it shares a pairwise mask."""
+    """Members with whom it shares a pairwise mask."""
 
     def known(self, member: int) -> tuple[int, ...]:
-        """Everybody whose keys the member needs, itself included."""
-        # Whoever holds its shares, or whose shares it holds, is a peer; it may hold its own.
+        """All members whose keys this one needs, itself included."""
+        # Holders of its shares, and owners of shares that it holds, are peers; it may hold its own.
         return tuple(sorted((member, *self.peers)))
 
 
 class Graph:
-    """The neighbourhoods among those who advertised.
+    """The neighbourhoods among the members that advertised.
 
-    advertised: in rising order, with a quick `in`. choices: in an active regular graph the holders that members named:
-    of all members on the server, of the included ones on a client; otherwise empty.
-    """
+    advertised: in rising order, with a fast `in`. choices: in an active regular graph the holders that members named:
+    of all members on the server, of the included ones on a client; otherwise empty."""
 
     def __init__(
         self,
@@ -433,7 +431,7 @@ def refuse_equal_keys(adverts: Mapping[int, Advert]) -> None:
 
 
 def adverts_digest(agreement: Agreement, adverts: Mapping[int, Advert]) -> bytes:
-    """32 bytes over who advertised and what."""
+    """32 bytes over the advertising members and their adverts."""
     members = sorted(adverts)
     return digest(
         SumLabel.ADVERTS,

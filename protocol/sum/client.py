@@ -1,10 +1,10 @@
 """The client of one secure sum (Bonawitz et al. 2017; regular graphs of Bell et al. 2020).
 
-Every rule that keeps a lying server from more than the sum is checked here, before anything that depends on it is sent;
-a broken rule ends the round in ABORTED with a code, and the secrets are forgotten. One bitmap of survivors decides
-which of a client's two secrets is opened, so that a request cannot ask for both; states, signatures over the survivors
-and the threshold keep a server from asking twice. A holder that complains of its packet is told its shares again by
-their owner: only a holder that lies complains of an honest one.
+Every rule that limits a malicious server to the sum is checked here, before anything that depends on it is sent; a
+broken rule ends the round in ABORTED with a code, and the secrets are erased. One bitmap of survivors decides which of
+a client's two secrets is opened, so that a request cannot ask for both; states, signatures over the survivors and the
+threshold keep a server from asking twice. The owner answers a holder's complaint about its packet with the holder's
+shares again: only a malicious holder complains about an honest owner.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from tacit.secagg.keystream import Mask, Usage, apply_masks
 
 @dataclass(frozen=True, kw_only=True)
 class _Advertised(Own):
-    """What it has once it has advertised its keys."""
+    """Data of a client that has advertised its keys."""
 
     channel: AgreementKey
     mask_key: AgreementKey
@@ -77,7 +77,7 @@ class _Advertised(Own):
 
 @dataclass(frozen=True, kw_only=True)
 class _Shared(Own):
-    """What it has once it has shared its secrets."""
+    """Data of a client that has shared its secrets."""
 
     channel: AgreementKey
     mask_key: AgreementKey
@@ -91,11 +91,10 @@ class _Shared(Own):
 
 @dataclass(frozen=True, kw_only=True)
 class _Masked(Own):
-    """What it has once it has its masks.
+    """Data of a client that has its masks.
 
-    given: by holder, the shares that it may still be asked to tell; disputed: by owner, the packets that it complains
-    of; announcement: what goes before its vector; survivors: those that it has signed.
-    """
+    given: by holder, the shares that a complaint may still request; disputed: by owner, the packets that it complains
+    about; announcement: the message before its vector; survivors: those that it has signed."""
 
     neighbourhood: Neighbourhood
     given: Mapping[int, HeldShares] = field(repr=False)
@@ -111,8 +110,7 @@ class _Masked(Own):
 class AggregationClient(Participant):
     """One client in one secure sum.
 
-    spent, known: where there are statements, that of its spending, and those of other clients by name.
-    """
+    spent, known: with statements, that of its spending, and those of other clients by name."""
 
     def __init__(
         self,
@@ -128,7 +126,7 @@ class AggregationClient(Participant):
         super().__init__(table, agreement, name, signing=signing, entropy=entropy)
         self._spent, self._known = spent or bytes(agreement.statement_bytes), known or {}
         self.masks = 0
-        """How many masks its vector got."""
+        """Number of masks on its vector."""
 
     def on_start(self, now: float) -> Step[ClientState]:
         agreement = self.agreement
@@ -173,7 +171,7 @@ class AggregationClient(Participant):
         neighbourhood = Graph(agreement, advertised, message.digest, choices).of(me)
         if tuple(included) != neighbourhood.known(me):
             raise RemoteProtocolError(Code.MEMBERS, "the list of keys is not that of this client's neighbours")
-        # Holders are among those who advertised, so that these too are at least the threshold.
+        # Holders have advertised, so that these too are at least the threshold.
         self._require(len(neighbourhood.holders), "clients advertised keys and would hold this client's shares")
         seed = self._entropy(KEY_BYTES)
         packets, given = seal_shares(
@@ -234,7 +232,7 @@ class AggregationClient(Participant):
         holding = sum(holder in sharers for holder in own.neighbourhood.holders)
         self._require(holding, "clients shared their secrets and hold this client's shares")
         if agreement.active:
-            # What its owner did not sign is the work of the server, and nobody is to reveal anything because of it.
+            # The server made a packet without its owner's signature, and no secret may be revealed because of it.
             signed = [
                 (owner, signatures[owner], packet_signed(agreement, own.digest, owner=owner, holder=me, packet=packet))
                 for owner, packet in packets.items()
@@ -376,7 +374,7 @@ class AggregationClient(Participant):
         if not survivors <= own.sharers:
             raise RemoteProtocolError(Code.MEMBERS, "there are survivors who never shared their secrets")
         self.agreement.check_whole(survivors)
-        # With groups a client that is there may be left out with its own, and helps to open the sum all the same.
+        # With groups a present client may be excluded with its own, and helps to open the sum all the same.
         if self.member not in survivors and not self.agreement.groups:
             raise RemoteProtocolError(Code.MEMBERS, "the server counts this client as dropped")
         self._require(len(survivors), "clients survived", self.agreement.fewest_summed)
@@ -384,8 +382,9 @@ class AggregationClient(Participant):
 
     def _check_signatures(self, own: _Masked, survivors: Members, signers: tuple[int, ...], signatures: bytes) -> None:
         agreement = self.agreement
-        # Holders only, not every neighbour: who answers was told the same as t of its k holders, and 2t > k, so that t
-        # others never open its mask key under another list. Its mask towards those whose seed it opens stays on.
+        # Holders only, not every neighbour: an answering client knows that t of its k holders have the same list, and
+        # 2t > k, so that t others never open its mask key under another list. Its mask towards members whose seed it
+        # opens stays on.
         holders = set(own.neighbourhood.holders)
         if not holders.issuperset(signers):
             raise RemoteProtocolError(Code.MEMBERS, "there are signers who are no holders of this client")

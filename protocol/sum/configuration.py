@@ -1,4 +1,4 @@
-"""Configuration of a federation: what all members compute together.
+"""Configuration of a federation: the common computation of all members.
 
 The server proposes it in its Welcome; its hash enters every signature and every mask, so that members with different
 configurations cannot sum up. Each client judges it by its own policy (policy.py).
@@ -32,7 +32,7 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the server chooses for a sum, within what policies accept; the rest of a Configuration follows."""
+    """The server's choices for a sum, within the clients' policies; the rest of a Configuration follows."""
 
     mode: Mode
     graph: GraphChoice
@@ -41,11 +41,11 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dropout: Annotated[float, Meta(ge=0, lt=1)]
     """Fraction of a cohort that may drop out."""
     threshold: Annotated[int, Meta(ge=0, le=10_000)]
-    """Shares that reconstruct a secret; 0 means computed from the cohort of the round."""
+    """Shares that reconstruct a secret; 0: computed from the cohort of the round."""
     clients: Annotated[int, Meta(ge=1, le=10_000)]
     """Most members of a cohort; the ring is sized for them."""
     clip: Annotated[float, Meta(gt=0)]
-    """Without secure aggregation nothing is clipped, and value_bits says nothing either."""
+    """Clipping bound of a value. Without secure aggregation it has no effect, and neither has value_bits."""
     value_bits: Annotated[int, Meta(ge=2, le=32)]
     max_weight: Annotated[int, Meta(ge=1, le=2**31)]
     train_seconds: Seconds
@@ -58,16 +58,15 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def active(self) -> bool:
-        """Whether a lying server is defended against: signatures and the consistency check."""
+        """Whether to defend against a malicious server: signatures and the consistency check."""
         return self.mode == "active"
 
     def packing_of(
         self, *, form: WeightForm, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...], ring_bits: int | None
     ) -> AnyPacking:
-        """How an update of these tensors becomes words, of as many bits as it takes where ring_bits is None.
+        """Packing of an update of these tensors into words, of the smallest sufficient width if ring_bits is None.
 
-        ValueError if the sum could overflow, or without secure aggregation for words that are not those of float32.
-        """
+        ValueError if the sum could overflow, or without secure aggregation for words other than those of float32."""
         given: Any = {
             "clients": self.clients,
             "max_weight": self.max_weight,
@@ -82,14 +81,13 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return PlainPacking(**given)
 
     def dropouts(self, cohort: int) -> int:
-        """Clients of a cohort of this size that may be lost, or left out with their groups."""
+        """Clients of a cohort of this size that may be lost, or excluded with their groups."""
         return share(self.dropout, cohort)
 
     def parameters(self, cohort: int) -> GraphParameters:
-        """Neighbours and threshold for a cohort of this size. ValueError where none exist.
+        """Neighbours and threshold for a cohort of this size. ValueError if there are none.
 
-        Without secure aggregation nobody holds shares, and one vector is a sum.
-        """
+        Without secure aggregation nobody holds shares, and one vector is a sum."""
         if not self.secure:
             return GraphParameters(cohort - 1, 1)
         found = choose_parameters(
@@ -102,10 +100,9 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return GraphParameters(found.neighbours, self.threshold or found.threshold)
 
     def check_dropouts(self, *, grouped: bool) -> None:
-        """ValueError if the largest cohort could not lose as many clients as the fraction `dropout` promises.
+        """ValueError if the largest cohort could not lose as many clients as the fraction `dropout` permits.
 
-        grouped: whether the roster has groups: of those left out of a sum with their groups one need not answer.
-        """
+        grouped: whether the roster has groups: of those excluded from a sum with their groups one need not answer."""
         if not self.secure:
             return
         clients, lost = self.clients, self.dropouts(self.clients)
@@ -119,7 +116,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def smallest_group(self) -> int:
-        """Clients that a cohort, a sum and a group must have: two of them do not collude, and hide each other."""
+        """Fewest clients of a cohort, a sum and a group: two of them do not collude, and hide each other."""
         return self.colluders + 2 if self.secure else 1
 
     def fewest_survivors(self, cohort: int) -> int:
@@ -127,10 +124,9 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return max(cohort - self.dropouts(cohort), self.smallest_group)
 
     def check_groups(self, sizes: Sequence[int], cohort: int, smallest_cohort: int) -> None:
-        """ValueError for groups in which a client is not hidden, or with which nobody could be lost.
+        """ValueError for groups that do not hide a client, or that permit no dropout.
 
-        sizes: of the groups of the roster, if it has any; cohort: clients in the largest cohort of them.
-        """
+        sizes: of the groups of the roster, if it has any; cohort: clients in the largest cohort of them."""
         if not sizes or not self.secure:
             return
         if min(sizes) < self.smallest_group:
@@ -151,11 +147,11 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that must be equal for all members, in canonical form."""
+    """All settings that must be equal for all members, in canonical form."""
 
     scheme: Scheme
     min_contributors: Annotated[int, Meta(ge=0, le=10_000)] = 0
-    """Contributors below which a coordinate of the sum must not be used; 0 where all contribute to every coordinate."""
+    """Least contributors of a usable coordinate of the sum; 0 if all contribute to every coordinate."""
     group_key: bool = False
     """Whether the clients agree on a key that the server does not learn."""
     rekey_every: Annotated[int, Meta(ge=0, le=100_000)] = 0
@@ -163,23 +159,23 @@ class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=T
     encrypted: bool = False
     """Whether the server holds the model encrypted under the group key."""
     initial_model: InitialModel = "server"
-    """Who makes the first model, where the clients encrypt it."""
+    """Maker of the first model, if the clients encrypt it."""
     single_vectors: bool = False
     """Whether the server works with the update of every client, not with their sum alone."""
     spending: bool = False
-    """Whether a round has a cost for privacy, so that clients state what they have spent of their budgets."""
+    """Whether a round has a privacy cost, so that clients state the spending of their budgets."""
     ring_bits: Annotated[int, Meta(ge=8, le=64)]
     form: WeightForm
     tensor_sizes: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**40)], ...], Meta(max_length=100_000)]
     metrics: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=32)]
     state: StateLayout = NO_STATE
-    """The form of what every round begins with, as a model; that of the summed vector is another matter."""
+    """Form of a round's initial state, such as a model; the summed vector has its own form."""
     layout: Hash = bytes(32)
-    """Hash of the names, shapes and parts of the model's tensors; zeros where there are none."""
+    """Hash of the names, shapes and parts of the model's tensors; zeros if there are none."""
     fixed: Blob = NO_BLOB
-    """The part of the model that is neither trained nor averaged, under the label of fixed parts; empty: none."""
+    """Tensors that are neither trained nor averaged, under the label of fixed parts; empty: none."""
     task: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
-    """What the members compute, opaque to the protocol: model, training settings and protection."""
+    """Computation of the members, opaque to the protocol: model, training settings and protection."""
 
     def __post_init__(self) -> None:
         if self.encrypted and not self.group_key:
@@ -191,7 +187,7 @@ class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=T
             )
 
     def packing(self) -> AnyPacking:
-        """How a client's update becomes words. ValueError if the sum could overflow."""
+        """Packing of a client's update into words. ValueError if the sum could overflow."""
         return self.packing_of(
             form=self.form, tensor_sizes=self.tensor_sizes, metrics=self.metrics, ring_bits=self.ring_bits
         )

@@ -18,7 +18,7 @@ class PhaseOpened(Event, frozen=True, kw_only=True):
 
 
 class ClientDropped(Event, frozen=True, kw_only=True):
-    """The server goes on with the sum without this client."""
+    """The server continues the sum without this client."""
 
     member: str
     phase: Phase
@@ -31,7 +31,7 @@ class ClientDropped(Event, frozen=True, kw_only=True):
 
 
 class ComplaintReceived(Event, frozen=True, kw_only=True):
-    """A holder told the server that it cannot open a share."""
+    """A holder reported to the server that it cannot open a share."""
 
     LEVEL: ClassVar[Level] = "warning"
 

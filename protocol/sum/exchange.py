@@ -1,4 +1,4 @@
-"""Common parts of a sum's machines: their outputs, the client as Participant, and how the server waits for members.
+"""Common parts of a sum's machines: their outputs, the client as Participant, and the server's waiting for members.
 
 A Participant begins without its vector; CONTRIBUTE brings it as soon as it is made. Chunks of a long vector may be
 requested before it is there. A server's phase waits for a set of members and ends when each has answered or is out. A
@@ -42,14 +42,14 @@ from tacit.protocol.sum.vector_sum import VectorSum
 
 @dataclass(frozen=True)
 class Contributed(Result):
-    """Output: the client has done its part; `opened`: whose sum it helped to open."""
+    """Output: the client is finished; `opened`: members of the sum that it helped to open."""
 
     opened: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ClientAborted(Result):
-    """Output: the client gave the round up."""
+    """Output: the client aborted the round."""
 
     code: Code
     detail: str
@@ -58,7 +58,7 @@ class ClientAborted(Result):
 
 @dataclass(frozen=True)
 class Dropped:
-    """A member that is out: since which phase, why, and whether its vector is in the sum."""
+    """A member that is out: the phase, the reason, and whether its vector is in the sum."""
 
     member: str
     phase: Phase
@@ -74,12 +74,12 @@ class Summed(Result):
     total: npt.NDArray[Any]
     survivors: tuple[str, ...]
     vectors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
-    """The words of every survivor, where the agreement asks for them."""
+    """The words of every survivor, if the agreement requires them."""
 
 
 @dataclass(frozen=True)
 class ServerAborted(Result):
-    """Output: there is no sum, and why; `culprit` is the member at fault or empty."""
+    """Output: there is no sum, with the reason; `culprit` is the member at fault or empty."""
 
     code: Code
     detail: str
@@ -87,17 +87,17 @@ class ServerAborted(Result):
 
 
 class Answering(Machine[StateT]):
-    """The client of an exchange. What goes wrong ends it with a ClientAborted, and the server is told."""
+    """The client of an exchange. Any failure ends it with a ClientAborted, and the server is informed."""
 
     ends: ClassVar[tuple[Any, Any]]
-    """The state in which it ended well, and that in which it aborted."""
+    """Final states of success and of failure."""
 
     def __init__(self, table: Table[StateT], state: StateT, server: str) -> None:
         super().__init__(table, state)
         self._server = server
 
     def start(self, now: float) -> list[Output]:
-        """Say the first thing."""
+        """Send the first message."""
         return self.trigger(Trigger.START, now)
 
     def on_abort(self, heard: Heard[Abort], now: float) -> Step[StateT]:
@@ -130,7 +130,7 @@ class Answering(Machine[StateT]):
 
 @dataclass(frozen=True)
 class Own:
-    """What a participant has of its vector in every state. asked: chunks of it that the server has asked for."""
+    """A participant's vector, in every state. asked: chunks that the server has requested."""
 
     vector: npt.NDArray[Any] | None = field(default=None, repr=False)
     asked: int = 0
@@ -153,11 +153,11 @@ class Participant(Answering[ClientState], outputs=Send | Event | SpendingSeen | 
         self.data = Own()
 
     def contribute(self, vector: npt.NDArray[Any], now: float) -> list[Output]:
-        """The vector is there: ring words of the agreement's length; not modified. Once only."""
+        """Submit the vector, once: ring words of the agreement's length; not modified."""
         return self.trigger(SumTrigger.CONTRIBUTE, now, vector)
 
     def check_vector(self, vector: npt.NDArray[Any]) -> None:
-        """LocalProtocolError for what is no vector of this sum."""
+        """LocalProtocolError for an invalid vector."""
         agreement = self.agreement
         if vector.shape != (agreement.length,) or vector.dtype != agreement.ring.word:
             raise LocalProtocolError(
@@ -190,7 +190,7 @@ class Participant(Answering[ClientState], outputs=Send | Event | SpendingSeen | 
         return self._sent(own) if own.vector is None else self._sent(own, self._vector_chunk(own, chunk))
 
     def _announced(self, own: Own, message: MaskedInput) -> tuple[Send, ...]:
-        """What leaves as soon as the vector is there: all of it if it is one chunk, else what was asked for of it."""
+        """Messages to send once the vector is there: all of it if it is one chunk, else its requested chunks."""
         if self.agreement.chunks == 1:
             return (self._send(message, self._words(own, 0)),)
         return (self._send(message), *(self._vector_chunk(own, chunk) for chunk in range(own.asked)))
@@ -199,7 +199,7 @@ class Participant(Answering[ClientState], outputs=Send | Event | SpendingSeen | 
         return self._send(VectorChunk(chunk=chunk), self._words(own, chunk))
 
     def _sent(self, own: Own, *sends: Send) -> Step[ClientState]:
-        """These chunks leave; what comes of it."""
+        """Send these chunks; returns the resulting step."""
         return Step(self.state, sends, data=own)
 
     def _words(self, own: Own, chunk: int) -> Frame:
@@ -209,12 +209,12 @@ class Participant(Answering[ClientState], outputs=Send | Event | SpendingSeen | 
         return self._packed(np.array(own.vector[span]), span.start)
 
     def _packed(self, words: npt.NDArray[Any], start: int) -> Frame:
-        """These words of the vector, from `start` on, as they leave; they may be changed."""
+        """Encode these words of the vector, from `start` on; they may be changed."""
         raise NotImplementedError
 
 
 class Attendance(Machine[ServerState], outputs=Send | Event | SpendingSeen | Summed | ServerAborted):
-    """The members of one sum. All are waited for from the start; `now` starts the first deadline."""
+    """The members of one sum. All are awaited from the start; `now` starts the first deadline."""
 
     def __init__(self, table: Table[ServerState], state: ServerState, agreement: Agreement, now: float) -> None:
         super().__init__(table, state)
@@ -224,28 +224,28 @@ class Attendance(Machine[ServerState], outputs=Send | Event | SpendingSeen | Sum
         self.dropped: dict[int, tuple[Phase, Code, str]] = {}
         """Phase, code and reason, by member."""
         self.proceed_at: float | None = None
-        """When to go on without those who have not trained, if the others are enough; None: at the deadline only."""
+        """Time to continue without untrained members, if the others are enough; None: at the deadline only."""
         self.last_ready = now
-        """When the last vector was ready."""
+        """Time at which the last vector was ready."""
         self._vectors = VectorSum(agreement)
         self._begin_phase(tuple(range(agreement.size)), now)
 
     def start(self, now: float) -> list[Output]:
-        """Say what is to be said before anybody has said anything."""
+        """Return the messages before any input."""
         return self.trigger(Trigger.START, now)
 
     def drop(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
-        """A member is gone. Somebody who is no member of this sum does not matter to it."""
+        """Drop a member. A name that is no member of this sum has no effect."""
         return self.trigger(Trigger.DROP, now, member, code, detail)
 
     @property
     def answered(self) -> int:
-        """How many members have answered in this phase."""
+        """Number of members that have answered in this phase."""
         return self.agreement.size - len(self.waiting) - len(self.dropped)
 
     @property
     def drops(self) -> list[Dropped]:
-        """Everybody who is out, in the order of the cohort."""
+        """All members that are out, in the order of the cohort."""
         return [
             Dropped(self.agreement.cohort[member], phase, code, detail, member in self._vectors.included)
             for member, (phase, code, detail) in sorted(self.dropped.items())
@@ -253,7 +253,7 @@ class Attendance(Machine[ServerState], outputs=Send | Event | SpendingSeen | Sum
 
     @property
     def training(self) -> bool:
-        """Whether it waits for somebody who has not said yet that it has trained."""
+        """Whether it waits for a member that has not reported the end of its training."""
         return self.state is ServerState.MASKED_INPUT and not self.waiting <= self._vectors.ready
 
     def hears(self, sender: str, envelope: Envelope) -> bool:
@@ -284,7 +284,7 @@ class Attendance(Machine[ServerState], outputs=Send | Event | SpendingSeen | Sum
         return outputs + super().expire(now)
 
     def _may_proceed(self) -> bool:
-        """Whether it waits for vectors, and those that are ready are enough for a sum."""
+        """Whether it waits for vectors, and the ready ones are enough for a sum."""
         if self.state is not ServerState.MASKED_INPUT or self.deadline is None or not self.training:
             return False
         agreement, ready = self.agreement, self._vectors.ready - self.dropped.keys()
@@ -292,7 +292,7 @@ class Attendance(Machine[ServerState], outputs=Send | Event | SpendingSeen | Sum
         return len(ready) >= agreement.parameters.threshold and whole >= agreement.fewest_summed
 
     def on_abort(self, heard: Heard[Abort], now: float) -> Step[ServerState]:
-        # The code is what the client holds against others; it is no fault of its own.
+        # The code is the client's accusation of others; the client itself is not at fault.
         return self._drop(heard.sender, Code.LEFT, f"it gave up: {heard.message.detail}", now, tell=False)
 
     def on_drop(self, member: str, code: Code, detail: str, now: float) -> Step[ServerState]:
@@ -359,7 +359,7 @@ class Attendance(Machine[ServerState], outputs=Send | Event | SpendingSeen | Sum
     def _take_vector(
         self, heard: Heard[MaskedInput], now: float, store: Callable[[], None], *reports: Event
     ) -> Step[ServerState]:
-        """A vector is ready: take it, or ask for it when its turn comes."""
+        """A vector is ready: take it, or request it when its turn comes."""
         member, payload = self.agreement.places[heard.sender], heard.payload
         if (payload is not None) != (self.agreement.chunks == 1):
             raise RemoteProtocolError(

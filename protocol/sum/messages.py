@@ -22,19 +22,20 @@ class AdvertiseKeys(Message, frozen=True, kw_only=True):
     choices: Annotated[bytes, Meta(max_length=2 * LARGEST_COHORT)]
     """In an active regular graph the members chosen to hold its shares, uint16 little-endian, rising; else empty."""
     spent: Spent
-    """What this client has spent of its privacy budget, with this round; zeros if nothing, empty without `spending`."""
+    """This client's spent privacy budget, including this round; zeros if nothing, empty without `spending`."""
     signature: Signature
 
 
 class PeerKeys(Message, frozen=True, kw_only=True):
-    """Opens SHARE_KEYS, server to client: who advertised, and the keys of the receiver and of its neighbours."""
+    """Opens SHARE_KEYS, server to client: the members that advertised, and the keys of the receiver and its
+    neighbours."""
 
     PHASE: ClassVar[Phase] = Phase.SHARE_KEYS
     advertised: Bitmap
     digest: Hash
     """Hash over all adverts; it enters every derived key, and in the complete graph the client recomputes it."""
     included: Bitmap
-    """Whose adverts follow."""
+    """Members whose adverts follow."""
     adverts: Records
 
 
@@ -53,15 +54,15 @@ class ShareKeys(Message, frozen=True, kw_only=True):
 
 
 class PeerShares(Message, frozen=True, kw_only=True):
-    """Opens MASKED_INPUT, server to client: who shared, and the packets that the receiver holds."""
+    """Opens MASKED_INPUT, server to client: the members that shared, and the packets that the receiver holds."""
 
     PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
     sharers: Bitmap
     owners: Bitmap
-    """Whose packets follow."""
+    """Members whose packets follow."""
     packets: Records
     signatures: Records
-    """Those of the owners over the packets."""
+    """The owners' signatures over the packets."""
 
 
 class MaskedInput(Message, frozen=True, kw_only=True):
@@ -76,14 +77,14 @@ class MaskedInput(Message, frozen=True, kw_only=True):
 
 
 class FetchVector(Message, frozen=True, kw_only=True):
-    """Server to client: send me this chunk of the masked vector."""
+    """Server to client: request this chunk of the masked vector."""
 
     PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
     chunk: Index
 
 
 class VectorChunk(Message, frozen=True, kw_only=True):
-    """Client to server: packed ring words of the masked vector, this chunk of it, in the raw frame."""
+    """Client to server: packed ring words of this chunk of the masked vector, in the raw frame."""
 
     PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
     PAYLOAD: ClassVar[bool] = True
@@ -91,12 +92,12 @@ class VectorChunk(Message, frozen=True, kw_only=True):
 
 
 class PeerComplaints(Message, frozen=True, kw_only=True):
-    """Opens ANSWER_COMPLAINTS, server to an accused client: who says that its shares are not those committed to."""
+    """Opens ANSWER_COMPLAINTS, server to an accused client: the holders whose shares do not match its commitments."""
 
     PHASE: ClassVar[Phase] = Phase.ANSWER_COMPLAINTS
     holders: Bitmap
     signatures: Records
-    """Those of the holders over their complaints."""
+    """The holders' signatures over their complaints."""
 
 
 class AnswerComplaints(Message, frozen=True, kw_only=True):
@@ -111,21 +112,21 @@ class AnswerComplaints(Message, frozen=True, kw_only=True):
 
 
 class Survivors(Message, frozen=True, kw_only=True):
-    """Opens CONSISTENCY_CHECK (active mode), server to client: whose vectors are in the sum."""
+    """Opens CONSISTENCY_CHECK (active mode), server to client: the members whose vectors are in the sum."""
 
     PHASE: ClassVar[Phase] = Phase.CONSISTENCY_CHECK
     survivors: Bitmap
 
 
 class ConfirmSurvivors(Message, frozen=True, kw_only=True):
-    """Phase CONSISTENCY_CHECK, client to server: my signature over the survivors that I was told."""
+    """Phase CONSISTENCY_CHECK, client to server: signature over the received survivors."""
 
     PHASE: ClassVar[Phase] = Phase.CONSISTENCY_CHECK
     signature: Signature
 
 
 class UnmaskRequest(Message, frozen=True, kw_only=True):
-    """Opens UNMASK, server to client: the survivors, and in active mode the signatures that all were told the same."""
+    """Opens UNMASK, server to client: the survivors, and in active mode the signatures that prove equal lists."""
 
     PHASE: ClassVar[Phase] = Phase.UNMASK
     survivors: Bitmap
@@ -133,7 +134,7 @@ class UnmaskRequest(Message, frozen=True, kw_only=True):
     signatures: Records
     """64 bytes per signer; empty in semi-honest mode."""
     answered: Bitmap
-    """Those of whom the receiver complained, and who answered."""
+    """Owners that answered the receiver's complaints."""
     answers: Records
     """Both their shares for it, 72 bytes each."""
 

@@ -1,7 +1,7 @@
-"""A sum without secure aggregation: of the phases of a secure sum only the vectors are left, and the server sees each.
+"""A sum without secure aggregation: only the vectors are left of the phases of a secure sum, and the server sees each.
 
-Nothing but the link hides them, so a client comes here only by a policy that lists the mode "none". A client is done
-with its last chunk: the end of the round reports the outcome. A complete vector counts, even if its client leaves
+Only the link hides them, so a client takes part only by a policy that lists the mode "none". A client is finished with
+its last chunk: the end of the round reports the outcome. A complete vector counts, even if its client leaves
 afterwards.
 """
 
@@ -24,7 +24,7 @@ from tacit.protocol.sum.states import ClientState, ServerState, SumTrigger
 
 
 class PlainSumClient(Participant):
-    """One client in one sum that the server sees the summands of. LocalProtocolError for a secure agreement."""
+    """One client in one sum whose summands the server sees. LocalProtocolError for a secure agreement."""
 
     def __init__(self, agreement: Agreement, name: str, *, signing: SigningKey, entropy: Entropy) -> None:
         if agreement.secure:
@@ -56,7 +56,7 @@ class PlainSumClient(Participant):
 
 
 class PlainSumServer(Attendance):
-    """The server of one such sum. Members are waited for from the start; `now` starts the first deadline."""
+    """The server of one such sum. Members are awaited from the start; `now` starts the first deadline."""
 
     def __init__(self, agreement: Agreement, now: float) -> None:
         super().__init__(PLAIN_SERVER_TABLE, ServerState.MASKED_INPUT, agreement, now)

@@ -1,9 +1,9 @@
-"""Policy of a client: which proposals of a server it accepts.
+"""Policy of a client: the proposals of a server that it accepts.
 
 Every field of a Configuration has a Rule here, and every field of the task inside it one in parties/learning/policy.py;
 docs and `tacit config --party client` print them. The collusion bound counts members of the roster, m =
 floor(least_corrupt * clients of the roster): a server picks the cohort, so all m may be in it. A cohort, a sum and a
-group therefore have at least m + 2 members, and thresholds resist m colluders whatever the size of the cohort.
+group therefore have at least m + 2 members, and thresholds resist m colluders for every size of the cohort.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tacit.secagg.packing import WeightForm
 
 @dataclass(frozen=True)
 class Proposed:
-    """A configuration, and the roster that it is for."""
+    """A configuration, and its roster."""
 
     configuration: Configuration
     clients: int
@@ -33,16 +33,16 @@ class Proposed:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a client judges one field of a proposal."""
+    """Rule of a client for one field of a proposal."""
 
     key: str
-    """The field, as the experiment file of the server names it."""
+    """The field, as the server's experiment file names it."""
     accepts: str
     """Accepted values, in words."""
     policy: tuple[str, ...] = ()
-    """Keys of the policy that decide."""
+    """Deciding keys of the policy."""
     judge: Callable[[Any, Any], str] | None = None
-    """Accepted values for this policy where the proposal has another one, else an empty string."""
+    """Return the accepted values for this policy if the proposal violates it, else an empty string."""
     code: Code = Code.POLICY
 
 
@@ -184,11 +184,11 @@ CONFIGURATION_RULES: Final[Mapping[str, Rule]] = {
     ),
     "task": Rule("task", "a task whose fields are accepted"),
 }
-"""By field of a Configuration."""
+"""Rules by field of a Configuration."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[policy]: what a client accepts. A server's proposal below it is refused by name."""
+    """[policy]: limits on a server's proposals. A weaker proposal is refused, naming the field."""
 
     modes: Annotated[
         tuple[Mode, ...],
@@ -269,7 +269,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = ROSTER_CHANGES
 
     def check(self, configuration: Configuration, *, clients: int, groups: Sequence[int] = ()) -> None:
-        """Refuse, before any round, a configuration below this policy; clients, groups: as of Proposed."""
+        """Refuse, before any round, a configuration that violates this policy; clients, groups: see Proposed."""
         for field, _, accepted in self.complaints(Proposed(configuration, clients, tuple(groups))):
             raise below_policy(field, getattr(configuration, field), accepted)
         try:
@@ -288,24 +288,24 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
 
     def complaints(self, proposed: Proposed) -> Iterator[tuple[str, Rule, str]]:
-        """Fields of a configuration below this policy: each with its rule and the accepted values."""
+        """Fields of a configuration that violate this policy: each with its rule and the accepted values."""
         for field, rule in CONFIGURATION_RULES.items():
             if rule.judge is not None and (accepted := rule.judge(self, proposed)):
                 yield field, rule, accepted
 
     def fewest(self, configuration: Configuration) -> int:
-        """Clients that a cohort and a sum must have."""
+        """Fewest clients of a cohort and of a sum."""
         return max(self.smallest_cohort, configuration.smallest_group)
 
     def cost(self, configuration: Configuration) -> float:
-        """What a vector costs of the budget that this policy has for the life of the client's keys."""
+        """Cost of a vector in this policy's budget, which is for the life of the client's keys."""
         return 0.0
 
     def check_budget(self, spent: float) -> None:
-        """Refuse a round with whose vector so much is spent, where that is beyond the budget."""
+        """Refuse a round whose vector brings the total spending beyond the budget."""
 
     def check_changes(self, changes: Sequence[RosterChange]) -> None:
-        """Refuse a later version of the roster in which members were changed like this."""
+        """Refuse a later version of the roster with forbidden changes of members."""
         for change in changes:
             if change not in self.roster_changes:
                 raise RemoteProtocolError(
@@ -315,7 +315,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 )
 
     def check_cohort(self, configuration: Configuration, cohort: int) -> GraphParameters:
-        """Refuse a round whose cohort or threshold is below this policy; returns its parameters."""
+        """Refuse a round whose cohort or threshold violates this policy; returns its parameters."""
         if not (fewest := self.fewest(configuration)) <= cohort <= configuration.clients:
             raise below_policy("cohort", cohort, f"{fewest} to {configuration.clients} clients")
         try:
@@ -334,7 +334,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def below_policy(key: str, value: object, accepted: str) -> RemoteProtocolError:
-    """The refusal of a proposal, by name."""
+    """The refusal of a proposal, naming the field."""
     return RemoteProtocolError(
         Code.POLICY, f"the server proposes {key} = {value}; this client's policy accepts {accepted}"
     )

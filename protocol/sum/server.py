@@ -1,7 +1,7 @@
-"""The server of one secure sum: relay keys and shares, add masked vectors, take the masks off.
+"""The server of one secure sum: relay keys and shares, add masked vectors, remove the masks.
 
-Whoever breaks a rule is excluded and named, whoever is gone or late is dropped. A holder's complaint names nobody: the
-accused answers it with the shares that it committed to, or is out.
+A member that breaks a rule is excluded and named; one that left or is late is dropped. A holder's complaint does not
+determine the party at fault: the accused answers it with the shares that it committed to, or is out.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from tacit.secagg.shamir import SHARE_BYTES
 
 
 class AggregationServer(Attendance):
-    """The server of one secure sum. Members are waited for from the start; `now` starts the first deadline."""
+    """The server of one secure sum. Members are awaited from the start; `now` starts the first deadline."""
 
     def __init__(self, agreement: Agreement, now: float) -> None:
         table = SERVER_TABLES["active" if agreement.active else "semi-honest"]
@@ -82,21 +82,21 @@ class AggregationServer(Attendance):
         self._holders: dict[int, bytes] = {}
         """The bitmap of every member's holders."""
         self._owners: dict[int, tuple[int, ...]] = {}
-        """Whose shares every sharer holds."""
+        """Owners whose shares every sharer holds."""
         self._owned: dict[int, bytes] = {}
         """The bitmap of these owners."""
         self._seed_commitments: dict[int, bytes] = {}
         self._packets: dict[int, bytes] = {}
-        """By owner, those of its holders in rising order, as it sent them."""
+        """By owner, the packets for its holders in rising order, as it sent them."""
         self._packet_signatures: dict[int, bytes] = {}
         self._complaints: dict[int, dict[int, bytes]] = {}
-        """By holder and owner, the signatures of those that are not answered."""
+        """By holder and owner, the signatures of unanswered complaints."""
         self._accused: dict[int, tuple[int, ...]] = {}
         """The holders whose complaints a member was asked to answer."""
         self._answers: dict[int, dict[int, bytes]] = {}
         """By holder and owner, both shares."""
         self.masks = 0
-        """How many masks it took off the sum."""
+        """Number of masks removed from the sum."""
         self._survivors: tuple[int, ...] = ()
         self._survivors_bitmap = b""
         self._signatures: dict[int, bytes] = {}
@@ -226,7 +226,7 @@ class AggregationServer(Attendance):
         taken = self._take_vector(heard, now, store, *reports)
         if not owners:
             return taken
-        # More than may lie: that is proof.
+        # More than the tolerated colluders: that is proof.
         before = {owner: sum(owner in others for others in self._complaints.values()) for owner in owners}
         detail = f"more than {agreement.most_complaints} holders say that its shares are not those it committed to"
         out = [
@@ -283,7 +283,7 @@ class AggregationServer(Attendance):
         return self._too_few_inputs() or self._tell_survivors(now)
 
     def _present(self) -> tuple[int, ...]:
-        """Whose vector came, of those that are still there; also of groups that are left out, who hold shares."""
+        """Present members whose vector arrived; also of excluded groups, who hold shares."""
         return tuple(member for member in sorted(self._complaints) if member not in self.dropped)
 
     def _too_few_inputs(self) -> Step[ServerState] | None:
@@ -302,7 +302,7 @@ class AggregationServer(Attendance):
                 holders = {holder for holder in holders if owner not in self._complaints[holder]}
             if len(holders) < agreement.parameters.threshold:
                 detail = f"only {len(holders)} holders have its shares; {agreement.parameters.threshold} are needed"
-                # Who did not answer may have lost its link.
+                # A member that did not answer may have lost its link.
                 proven = owner in self.dropped and self.dropped[owner][1] is Code.SHARES
                 culprit = agreement.cohort[owner] if proven else ""
                 return self._aborted(Code.SHARES, f"{agreement.cohort[owner]}: {detail}", culprit)
@@ -340,7 +340,7 @@ class AggregationServer(Attendance):
         return self._next(ServerState.UNMASK, self._unmask_requests(present, self._survivors_bitmap), commit)
 
     def _unmask_requests(self, members: tuple[int, ...], survivors: bytes) -> dict[int, UnmaskRequest]:
-        # The threshold is what the client asks for; more signatures only cost it time. Semi-honest clients get none.
+        # The client requires the threshold; more signatures only cost it time. Semi-honest clients get none.
         agreement, around, signatures = self.agreement, self._neighbourhoods, self._signatures
         holders = [around[member].holders if signatures else () for member in members]
         signers = [tuple(filter(signatures.__contains__, of))[: agreement.parameters.threshold] for of in holders]
@@ -420,10 +420,9 @@ class AggregationServer(Attendance):
         keys: dict[int, AgreementKey],
         now: float,
     ) -> Step[ServerState]:
-        """Exclude every holder that returned another share of these owners than it was given, and close again.
+        """Exclude every holder that returned another share of these owners than it received, and close again.
 
-        If all returned what they were given, the owner is at fault. seeds, keys: the secrets that are right.
-        """
+        If all returned the received shares, the owner is at fault. seeds, keys: the verified secrets."""
         agreement = self.agreement
         liars = [
             holder
@@ -487,9 +486,9 @@ def _server_table(*, active: bool) -> Table[ServerState]:
         table[state, Trigger.COMPLETE] = Row(close, (following, s.ABORTED))
         table.update({(state, kind): IGNORE for kind in past})
         past += kinds
-    # Without those who lied it is closed again.
+    # It is closed again without the malicious members.
     table[s.UNMASK, Trigger.COMPLETE] = Row(AggregationServer.close_unmask, (s.UNMASK, s.COMPLETED, s.ABORTED))
-    # Where nobody complains there is nothing to answer.
+    # Without complaints there is nothing to answer.
     after = table[s.ANSWER_COMPLAINTS, Trigger.COMPLETE]
     table[s.MASKED_INPUT, Trigger.COMPLETE] = Row(AggregationServer.close_inputs, (s.ANSWER_COMPLAINTS, *after.to))
     table[s.MASKED_INPUT, VectorChunk] = Row(AggregationServer.on_vector_chunk, (s.MASKED_INPUT,))

@@ -1,8 +1,9 @@
 """Shares of a client's two secrets: made, sealed and checked by clients, reconstructed by the server to remove masks.
 
-Hash commitments to both shares of a holder travel beside them, bound into the sealing as associated data, so that a bad
-share is blamed on the owner that made it or the holder that altered it. Holders check both shares on arrival. The
-server compares each reconstructed secret with what its owner committed to, and the shares behind it only if that fails.
+Hash commitments to both shares of a holder travel beside them, bound into the sealing as associated data, so that the
+fault of a bad share is traced to the owner that made it or the holder that altered it. Holders check both shares on
+arrival. The server compares each reconstructed secret with its owner's commitment, and the shares behind it only if
+that fails.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tacit.secagg.work import WorkKind, work
 COMMITMENTS_BYTES: Final = 2 * KEY_BYTES
 BOTH_BYTES: Final = 2 * SHARE_BYTES
 PACKET_BYTES: Final = COMMITMENTS_BYTES + BOTH_BYTES + TAG_BYTES
-"""Of a packet without a statement of spending."""
+"""Bytes of a packet without a statement of spending."""
 
 
 def packet_bytes(agreement: Agreement) -> int:
@@ -59,7 +60,7 @@ class HeldShares:
 
     @property
     def both(self) -> bytes:
-        """As they are sealed, and as an owner answers a complaint."""
+        """Encoding for sealing, and for an owner's answer to a complaint."""
         return self.key + self.seed
 
     def __repr__(self) -> str:
@@ -89,11 +90,10 @@ def seal_shares(
     entropy: Entropy,
     known: Mapping[int, bytes] | None = None,
 ) -> tuple[bytes, dict[int, HeldShares]]:
-    """The packets for the holders, in rising order, and what each of them holds.
+    """The packets for the holders, in rising order, and the shares in each.
 
-    secrets: mask key and self-mask seed, 32 bytes each; holders: channel public key by member; known: where there
-    are statements, those of holders' spending, by member.
-    """
+    secrets: mask key and self-mask seed, 32 bytes each; holders: channel public key by member; known: with statements,
+    those of holders' spending, by member."""
     members = sorted(holders)
     agree_all([(channel, holders[holder]) for holder in members])
     shares = share(
@@ -127,8 +127,8 @@ def open_packet(
     channel: AgreementKey,
     owner_key: bytes,
 ) -> tuple[HeldShares, bytes]:
-    """The holder's shares of an owner, and what this one knows of its spending, unchecked; refuses what does not open
-    or is not what the owner committed to."""
+    """The holder's shares of an owner, and the owner's statement of the holder's spending, unchecked; refuses a packet
+    that does not open or does not match the owner's commitments."""
     commitments, sealed = packet[:COMMITMENTS_BYTES], packet[COMMITMENTS_BYTES:]
     key = _channel_key(agreement, adverts_digest, channel, owner_key, owner=owner, holder=holder)
     opened = open_sealed(key, sealed, associated=commitments)
@@ -137,7 +137,7 @@ def open_packet(
 
 
 def read_shares(agreement: Agreement, packet: bytes, both: bytes, *, owner: int, holder: int) -> HeldShares:
-    """The two shares in 72 bytes; refuses others than committed to in the packet."""
+    """The two shares in 72 bytes; refuses shares that do not match the packet's commitments."""
     held = HeldShares(both[:SHARE_BYTES], both[SHARE_BYTES:])
     for label, part in ((SumLabel.KEY_SHARE, held.key), (SumLabel.SEED_SHARE, held.seed)):
         if not is_committed(label, agreement, packet, owner=owner, holder=holder, share=part):
@@ -148,7 +148,7 @@ def read_shares(agreement: Agreement, packet: bytes, both: bytes, *, owner: int,
 
 
 def is_committed(label: Label, agreement: Agreement, packet: bytes, *, owner: int, holder: int, share: bytes) -> bool:
-    """Whether this is the share that its owner committed to in the packet."""
+    """Whether the owner committed to this share in the packet."""
     start = 0 if label is SumLabel.KEY_SHARE else KEY_BYTES
     expected = commit_share(label, agreement, owner=owner, holder=holder, share=share)
     return hmac.compare_digest(expected, packet[start : start + KEY_BYTES])
@@ -171,12 +171,12 @@ def _channel_key(
 
 
 MASKS_AT_ONCE = 1024
-"""Masks taken off in one pass over the sum: many, so that blocks stay in the cache; few, to bound the seeds held."""
+"""Masks removed in one pass over the sum: many, so that blocks stay in the cache; few, to bound the seeds held."""
 
 
 @dataclass(frozen=True)
 class Returned:
-    """What a holder returned: one share for each of these owners, in their order."""
+    """Shares that a holder returned: one for each of these owners, in their order."""
 
     owners: tuple[int, ...]
     shares: bytes
@@ -191,10 +191,9 @@ class Returned:
 
 @work(WorkKind.RECONSTRUCTION)
 def open_secrets(agreement: Agreement, returned: Mapping[int, Returned]) -> dict[int, bytes | None]:
-    """The 32-byte secret of every owner of whom the threshold of shares is there; None if they are of no secret.
+    """The 32-byte secret of every owner with a threshold of shares; None if the shares are inconsistent.
 
-    returned: by holder, unchecked. Of more shares than the threshold those of the first holders count.
-    """
+    returned: by holder, unchecked. Of more shares than the threshold those of the first holders are used."""
     threshold, in_order = agreement.parameters.threshold, sorted(returned.items())
     places, counts = [holder for holder, _ in in_order], [len(given.owners) for _, given in in_order]
     holders = np.repeat(np.array(places, np.int64), np.array(counts, np.int64))
@@ -244,10 +243,10 @@ def remove_masks(
     peers: Callable[[int], tuple[int, ...]],
     public_keys: Callable[[int], bytes],
 ) -> int:
-    """Take the self masks of the survivors and their masks towards the dropped off the sum, in place; returns how many.
+    """Remove the self masks of the survivors and their masks towards the dropped from the sum, in place; returns how
+    many.
 
-    seeds: self-mask seed by survivor; keys: mask key by dropped client; peers, public_keys: of any client.
-    """
+    seeds: self-mask seed by survivor; keys: mask key by dropped client; peers, public_keys: of any client."""
     alive = set(survivors)
     pairs = [(dropped, peer) for dropped in keys for peer in peers(dropped) if peer in alive]
     agree_all([(keys[dropped], public_keys(peer)) for dropped, peer in pairs])

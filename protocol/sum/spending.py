@@ -1,15 +1,15 @@
-"""What a client states of the privacy budget that it has spent, so that a restored client cannot spend it twice.
+"""A client's statement of its spent privacy budget, so that a client restored from a backup cannot spend it twice.
 
-A client states in every advert, signed by itself, what all its rounds have cost, this one included. The server and the
-cohort keep its highest statement. Each of them tells it back: the server in its welcome, and whoever deals shares to
-the client sealed beside them, under keys that the client has made for this round, so that no earlier answer passes for
-a present one. The highest counts. Nobody can raise it, because it is signed by its client.
+A client states in every advert, signed by itself, the cost of all its rounds, this one included. The server and the
+cohort keep its highest statement. Each of them returns it: the server in its welcome, and members that share with the
+client sealed beside the shares, under keys that the client has made for this round, so that no earlier answer can be
+replayed. The highest counts. Nobody can raise it, because it is signed by its client.
 
-Statements travel where the configuration says so (`Configuration.spending`): where a round has a cost. Elsewhere there
-are no bytes in their place.
+Statements are sent if the configuration says so (`Configuration.spending`), that is, if a round has a cost. Otherwise
+they take no bytes.
 
-A statement is bound to the lineage of the roster and to a signing key. Who has other keys or another name than before
-is found by the earlier keys that the roster names (`Member.previous`).
+A statement is bound to the lineage of the roster and to a signing key. The former keys in the roster
+(`Member.previous`) identify a client with new keys or another name.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from tacit.protocol.sum.states import SumLabel
 _AMOUNT: Final = struct.Struct("<d")
 STATEMENT_BYTES: Final = _AMOUNT.size + SIGNATURE_BYTES
 NOTHING_SPENT: Final = bytes(STATEMENT_BYTES)
-"""Of a client without a budget, or of one of whom nothing is known. Nobody signs it."""
+"""Placeholder for a client without a budget, or without a known statement. Nobody signs it."""
 
 Statement = Annotated[bytes, Meta(min_length=STATEMENT_BYTES, max_length=STATEMENT_BYTES)]
 Spent = Annotated[bytes, Meta(max_length=STATEMENT_BYTES)]
-"""In a message: a statement, or nothing where the configuration has none."""
+"""Field of a message: a statement, or empty if the configuration has none."""
 
 
 @dataclass(frozen=True)
 class SpendingSeen(Result):
-    """Statements that came in a sum, each with the name of its client; a client is also told its own."""
+    """Statements received in a sum, each with the name of its client; a client also receives its own."""
 
     statements: tuple[tuple[str, bytes], ...]
 
 
 def seen_in(statements: Iterable[tuple[str, bytes]]) -> tuple[SpendingSeen, ...]:
-    """The report of statements, each with the name of its client: none where they say nothing."""
+    """The report of statements, each with the name of its client: empty if there are none."""
     found = tuple((name, said) for name, said in statements if said not in (b"", NOTHING_SPENT))
     return (SpendingSeen(found),) if found else ()
 
@@ -61,19 +61,19 @@ def state_spending(signing: SigningKey, lineage: bytes, amount: float) -> bytes:
 
 
 def amount_of(statement: bytes) -> float:
-    """The amount in a statement, or in the bytes in its place."""
+    """The amount in a statement, or in its placeholder."""
     amount: float = _AMOUNT.unpack(statement[: _AMOUNT.size])[0]
     return amount
 
 
 def check_size(statement: bytes, *, spending: bool) -> None:
-    """Refuse (SIGNATURE) a statement where the configuration has none, and none where it has them."""
+    """Refuse (SIGNATURE) a statement if the configuration has none, and a missing one if it has them."""
     if len(statement) != (size := STATEMENT_BYTES if spending else 0):
         raise RemoteProtocolError(Code.SIGNATURE, f"a statement of spending has {size} bytes, not {len(statement)}")
 
 
 def check_statement(statement: bytes, lineage: bytes, signing_public: bytes) -> None:
-    """Refuse (SIGNATURE) what this key did not sign, and an amount that is none."""
+    """Refuse (SIGNATURE) a statement with an invalid signature or amount."""
     if statement == NOTHING_SPENT:
         return
     if not 0 < amount_of(statement) < math.inf:
@@ -83,7 +83,7 @@ def check_statement(statement: bytes, lineage: bytes, signing_public: bytes) -> 
 
 
 def highest(statements: Iterable[bytes], lineage: bytes, member: Member) -> float:
-    """The highest amount that one of the member's keys has stated; what none of them signed counts nothing."""
+    """The highest amount that one of the member's keys has signed; other statements are ignored."""
     best = 0.0
     for statement in statements:
         for key in member.signing_keys if amount_of(statement) > best else ():
@@ -100,5 +100,5 @@ def held_of(held: Mapping[bytes, bytes], member: Member) -> bytes:
 
 
 def news(held: Mapping[bytes, bytes], seen: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Checked statements, each with its signing key, that are higher than what is held."""
+    """Checked statements, each with its signing key, that are higher than the held ones."""
     return {key: statement for key, statement in seen if amount_of(statement) > amount_of(held.get(key, NOTHING_SPENT))}

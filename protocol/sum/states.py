@@ -14,7 +14,7 @@ VERSION: Final = 5
 
 
 class SumLabel:
-    """Labels of a secure sum and of what its rounds carry."""
+    """Labels of a secure sum and of its rounds' contents."""
 
     CONFIGURATION: Final = Label(b"tacit/1 configuration")
     MODEL: Final = Label(b"tacit/1 model")
@@ -37,14 +37,14 @@ class SumLabel:
 
 
 class Phase(StrEnum):
-    """The parts of a round, as deadlines, reports and fault injection name them."""
+    """Phases of a round, for deadlines, reports and fault injection."""
 
     SESSION = SESSION
-    """What belongs to no phase of a round."""
+    """Outside of a round's phases."""
     ADVERTISE_KEYS = "ADVERTISE_KEYS"
     SHARE_KEYS = "SHARE_KEYS"
     TRAIN = TRAIN
-    """It begins with the round, beside the phases before this one."""
+    """Begins with the round, beside the phases before this one."""
     MASKED_INPUT = "MASKED_INPUT"
     ANSWER_COMPLAINTS = "ANSWER_COMPLAINTS"
     CONSISTENCY_CHECK = "CONSISTENCY_CHECK"
@@ -58,7 +58,7 @@ class SumTrigger(Input):
 
 
 class ClientState(State):
-    """What the client awaits."""
+    """Input that the client awaits."""
 
     READY = "ready to start"
     AWAIT_PEER_KEYS = "await the keys of the others"
@@ -71,7 +71,7 @@ class ClientState(State):
 
 
 class ServerState(State):
-    """What the server collects."""
+    """Input that the server collects."""
 
     ADVERTISE_KEYS = Phase.ADVERTISE_KEYS.value
     SHARE_KEYS = Phase.SHARE_KEYS.value
@@ -93,4 +93,4 @@ PHASES: Final = {
     ClientState.DONE: Phase.UNMASK,
     ClientState.ABORTED: Phase.SESSION,
 }
-"""The phase whose message a client has sent and whose end it awaits; TRAIN while nothing but its vector is missing."""
+"""The phase whose message a client has sent and whose end it awaits; TRAIN while only its vector is missing."""

@@ -1,17 +1,17 @@
 """The running sum of the vectors on the server.
 
 A vector that fits one chunk is added at once. Longer ones are fetched chunk by chunk, from at most UPLOADS clients at a
-time, and added when whole: a client that vanishes in the middle leaves no trace. While there is room, for those who
-upload and for these together, clients whose vector is not ready are invited: the last vectors, which the sum waits for,
-then come at once.
+time, and added when complete: a client that vanishes in the middle leaves no trace. While there is room for present and
+future uploads, clients whose vector is not ready are invited: the last vectors, which the sum waits for, then come at
+once.
 
-Members of a group are in the sum all or none, so their vectors are added apart until the last has come. Long ones are
-fetched group by group, so that memory is bounded by 4 UPLOADS + 1 vectors, whatever the number of clients (without
-groups by 2 UPLOADS + 1). Without secure aggregation floats are added, in the order of the members, and a vector waits
-for those before it (secagg/plain.py).
+Members of a group are in the sum all or none, so their vectors are added separately until the last has come. Long ones
+are fetched group by group, so that memory is bounded by 4 UPLOADS + 1 vectors for any number of clients (without groups
+by 2 UPLOADS + 1). Without secure aggregation floats are added, in the order of the members, and a vector waits for
+those before it (secagg/plain.py).
 
-Who uploads holds up those who wait, and so has deadlines for its next chunk and for its end; who waits or is invited
-has none.
+An upload delays waiting clients, and so has deadlines for its next chunk and for its end; waiting or invited clients
+have none.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tacit.secagg.work import WorkKind, work
 
 @dataclass
 class _Upload:
-    """What has come of a vector. due: when the next chunk must be there; end: when all of them must."""
+    """Received part of a vector. due: deadline of the next chunk; end: of all chunks."""
 
     due: float
     end: float
     received: int = 0
     words: npt.NDArray[Any] | None = None
-    """Room for all of them, from the first one on."""
+    """Buffer for all words, allocated with the first chunk."""
 
     @property
     def deadline(self) -> float:
@@ -48,7 +48,7 @@ class _Upload:
 
 
 class VectorSum:
-    """`included`: the members in the sum; `vectors`: that of each, where the agreement asks for single vectors."""
+    """`included`: the members in the sum; `vectors`: that of each, if the agreement requires single vectors."""
 
     def __init__(self, agreement: Agreement) -> None:
         self._agreement = agreement
@@ -56,16 +56,16 @@ class VectorSum:
         self._total: npt.NDArray[Any] = np.zeros(0 if self._plain else agreement.length, agreement.ring.word)
         self.included: set[int] = set()
         self.settled: set[int] = set()
-        """Members of whom nothing is due: their vector has come, or they are ready and their group is left out."""
+        """Members of whom nothing is due: their vector has come, or they are ready and their group is excluded."""
         self.vectors: dict[int, npt.NDArray[Any]] = {}
         self._apart: dict[tuple[int, ...], npt.NDArray[Any]] = {}
-        """By group that is not whole yet, the sum of the vectors of it that have come."""
+        """By incomplete group, the sum of its received vectors."""
         self._left_out: set[int] = set()
-        """Members of groups that will never be whole."""
+        """Members of groups that cannot be completed."""
         self.ready: set[int] = set()
-        """Members that said that their vector is ready."""
+        """Members that reported their vector ready."""
         self._invited: set[int] = set()
-        """Members that were asked for theirs before."""
+        """Members that were asked for theirs in advance."""
         self._last: deque[int] = deque()
         """Members that may be invited, if they are not ready: the others of their group are."""
         self._uploads: dict[int, _Upload] = {}
@@ -73,11 +73,11 @@ class VectorSum:
 
     @property
     def total(self) -> npt.NDArray[Any]:
-        """Ring words of the agreement's length, or what a PlainSum has when everybody has come or is gone."""
+        """Ring words of the agreement's length, or the total of a PlainSum when all members have come or left."""
         return self._total if self._plain is None else self._plain.total
 
     def words(self, payload: Frame, chunk: int) -> npt.NDArray[Any]:
-        """The words of a chunk; refuses another length, words outside the ring, and plain ones of no contribution."""
+        """The words of a chunk; refuses another length, words outside the ring, and invalid plain ones."""
         ring, span = self._agreement.ring, self._agreement.chunk_span(chunk)
         expected = (span.stop - span.start) * ring.wire_bytes
         if len(payload) != expected:
@@ -97,15 +97,16 @@ class VectorSum:
         return member in self.ready and member not in self.settled
 
     def deadlines(self) -> Iterator[float]:
-        """When uploads count as stalled."""
+        """Times at which uploads count as stalled."""
         return (upload.deadline for upload in self._uploads.values())
 
     def stalled(self, now: float) -> list[int]:
-        """The members whose uploads do."""
+        """Members with stalled uploads."""
         return [member for member, upload in self._uploads.items() if now >= upload.deadline]
 
     def take(self, member: int, words: npt.NDArray[Any] | None, now: float) -> list[tuple[int, int]]:
-        """A vector is ready: these words, or a long one, to be fetched; returns the (member, chunk) to ask for now."""
+        """Take a ready vector: these words, or a long one, to be fetched; returns the (member, chunk) to request
+        now."""
         group = self._agreement.group_of[member]
         self.ready.add(member)
         if member in self._left_out:
@@ -122,19 +123,19 @@ class VectorSum:
         return self._admit(now)
 
     def invite(self, now: float) -> list[tuple[int, int]]:
-        """Vectors may come from now on; returns what to ask for in advance."""
+        """Allow vectors from now on; returns the requests in advance."""
         if self._agreement.chunks > 1:
             self._last += (member for member, group in self._agreement.group_of.items() if len(group) == 1)
         return self._admit(now)
 
     def check(self, member: int, chunk: int) -> None:
-        """Refuse a chunk that was not asked for."""
+        """Refuse a chunk that was not requested."""
         if member not in self._uploads:
             raise RemoteProtocolError(Code.UNEXPECTED, f"chunk {chunk} of a vector that nobody asked for")
         check_due(chunk, self._uploads[member].received, self._agreement.chunks)
 
     def store(self, member: int, chunk: int, words: npt.NDArray[Any], now: float) -> list[tuple[int, int]]:
-        """Keep a chunk that `check` admitted; returns what to ask for now."""
+        """Keep a chunk that `check` admitted; returns the requests to send now."""
         agreement, upload, chunks = self._agreement, self._uploads[member], self._agreement.chunks
         if upload.words is None:
             upload.words = np.empty(agreement.length, agreement.ring.word)
@@ -147,7 +148,7 @@ class VectorSum:
         return [(member, following) for following in requests_after(upload.received, chunks)]
 
     def discard(self, member: int, now: float) -> list[tuple[int, int]]:
-        """A member is gone: without its vector its group is left out; returns what to ask for now."""
+        """Drop a member: without its vector its group is excluded; returns the requests to send now."""
         if self._plain is not None and member not in self.settled:
             self._plain.skip(member)
         if member not in self.settled:
@@ -162,7 +163,7 @@ class VectorSum:
 
     @work(WorkKind.SUMMING)
     def _add(self, member: int, words: npt.NDArray[Any]) -> None:
-        """Add a whole vector: to those of its group that have come, and these to the sum when they are all there."""
+        """Add a whole vector to its group's sum, and that to the total when the group is complete."""
         group, ring = self._agreement.group_of[member], self._agreement.ring
         self.settled.add(member)
         if self._agreement.single_vectors:
@@ -178,13 +179,13 @@ class VectorSum:
             ring.add_into(self._total, words)
             self.included.update(group)
         else:
-            # What came in one chunk is a view of the frame.
+            # A vector of one chunk is a view of the frame.
             self._apart[group] = words if words.flags.writeable else words.copy()
 
     def _admit(self, now: float) -> list[tuple[int, int]]:
-        """Fill the room for uploads: with those who wait, else with invitations."""
+        """Fill the room for uploads: with waiting clients, else with invitations."""
         agreement, asked = self._agreement, []
-        # Who is invited uploads as soon as it is ready, and needs room then.
+        # An invited client uploads as soon as it is ready, and needs room then.
         invited = self._invited
         while (self._queue or self._last) and len(self._uploads) + (0 if self._queue else len(invited)) < UPLOADS:
             if self._queue:
