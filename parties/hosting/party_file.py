@@ -40,7 +40,7 @@ from tacit.protocol.inference.messages import MOST_IMAGES, Images
 from tacit.protocol.inference.quota import Quota
 from tacit.protocol.inference.schedule import LOGITS, MOST_LABELS, Results
 
-Rounds = Annotated[int, Meta(description="Rounds of learning; the same for all parties.", ge=1, le=99_999)]
+Rounds = Annotated[int, Meta(description="Rounds of training; the same for all parties.", ge=1, le=99_999)]
 
 
 class SummingSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -57,8 +57,8 @@ class SummingSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     words: Annotated[
         int,
         Meta(
-            description="Words of a share of what is learned: the number that `tacit model-owner` shows, which follows "
-            "from its model, and is no secret.",
+            description="Words of a share of the trained parameters: the number that `tacit model-owner` "
+            "shows, which follows from its model, and is no secret.",
             ge=0,
             le=1 << 28,
         ),
@@ -67,7 +67,7 @@ class SummingSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     smallest_cohort: SmallestCohort = 3
     colluders: Colluders = 0
     aggregation: Annotated[Aggregation, Meta(description="The secure sum.")] = Aggregation()
-    deadlines: Annotated[Deadlines, Meta(description="How long the dealer waits for data owners, in seconds.")] = (
+    deadlines: Annotated[Deadlines, Meta(description="Timeouts of the dealer for data owners, in seconds.")] = (
         Deadlines()
     )
 
@@ -88,29 +88,29 @@ class TeachingSection(TeachingConfiguration, frozen=True, forbid_unknown_fields=
     """[adaptation] of a model owner. ValueError if keys contradict."""
 
     purpose: Annotated[
-        Purpose, Meta(description='What data owners come for: "learning", or "prediction" with what was learned.')
+        Purpose,
+        Meta(description='Purpose of the sessions: "learning" (training), or "prediction" with the trained adapters.'),
     ] = "learning"
     classes: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...],
         Meta(
-            description="Names of the classes that data owners learn, in the order that numbers them; they are told.",
+            description="Names of the classes that data owners train, in the order that numbers them; sent to "
+            "data owners.",
             max_length=4096,
         ),
     ] = ()
     rounds: Rounds = 10
-    owners: Annotated[
-        int, Meta(description="Data owners that learn at most; 0: all of the roster.", ge=0, le=10_000)
-    ] = 0
+    owners: Annotated[int, Meta(description="Most data owners that train; 0: all of the roster.", ge=0, le=10_000)] = 0
     least_count: Annotated[
         int,
         Meta(
-            description='With weights = "counts": the fewest images that a data owner has, one of which counts 16; who '
-            "has twice as many, or more, counts 32.",
+            description='With weights = "counts": the fewest images of a data owner, which then has the '
+            "weight 16; with twice as many or more, it has the weight 32.",
             ge=0,
             le=2**31,
         ),
     ] = 0
-    adapter: Annotated[AdapterConfiguration, Meta(description="What is learned beside the model.")] = (
+    adapter: Annotated[AdapterConfiguration, Meta(description="Adapters that are trained beside the model.")] = (
         ParallelConfiguration()
     )
 
@@ -143,23 +143,23 @@ class LearningSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     purpose: Annotated[
         Purpose,
         Meta(
-            description='"learning", or "prediction": it asks about `images`, with what was learned in `directory`; no '
-            "other key of this section is needed then."
+            description='"learning" (training), or "prediction": private inference on `images` with the '
+            "adapters trained in `directory`, for which no other key of this section is needed."
         ),
     ] = "learning"
     sums: Annotated[str, Meta(description="Address at which the dealer serves the sums, tcp://HOST:PORT.")] = ""
     weights: Annotated[
         Weights,
         Meta(
-            description='How much it counts in the mean: "equal", or "counts", by how many images it has, which it '
-            "states then to the model owner; the same as the model owner has."
+            description='Weight in the mean: "equal", or "counts", by its number of images, which it then '
+            "discloses to the model owner; as in the model owner's file."
         ),
     ] = "equal"
     batches: Batches = 1
     rounds: Rounds = 10
     smallest_cohort: SmallestCohort = 3
     colluders: Colluders = 0
-    grace: Annotated[DeadlineSeconds, Meta(description="Seconds for a lost link to the sums to come back.")] = 10.0
+    grace: Annotated[DeadlineSeconds, Meta(description="Seconds for a lost link to the sums to reconnect.")] = 10.0
 
     def __post_init__(self) -> None:
         if not self.sums and self.purpose == "learning":
@@ -185,23 +185,24 @@ def check_protocol(protocol: ProtocolName, setting: str, value: object, *, key: 
 
 
 Seconds = Annotated[float, Meta(gt=0.0, le=604_800.0)]
-Device = Annotated[Literal["cpu", "cuda"], Meta(description="Where it computes.")]
+Device = Annotated[Literal["cpu", "cuda"], Meta(description="Device of its computations.")]
 AnswerSeconds = Annotated[
     Seconds,
     Meta(
-        description="Seconds within which a peer that is there has to do what is due: a dealer waits as long for "
-        "either owner, owners twice as long for the dealer and three times for each other. The same for all three."
+        description="Seconds in which a connected peer must answer: a dealer waits this long for either "
+        "owner, owners twice as long for the dealer and three times for each other. The same for all three."
     ),
 ]
 OwnersProtocol = Annotated[
     ProtocolName,
     Meta(
-        description='What computes on shares: "tacit", or "crypten", CrypTen\'s tensors with a student of `tacit '
-        "distill` alone, and without a range check (docs/crypten.md). The same for model owner and data owner."
+        description='Protocol of the computation on shares: "tacit", or "crypten", CrypTen\'s tensors with '
+        "a student of `tacit distill` alone, and without range checks (docs/crypten.md). The same for model "
+        "owner and data owner."
     ),
 ]
 PatienceSeconds = Annotated[
-    Seconds, Meta(description="Seconds to wait for parties that are not there, or have gone, before it gives up.")
+    Seconds, Meta(description="Seconds to wait for unreachable or lost parties before it gives up.")
 ]
 
 
@@ -209,12 +210,10 @@ class LogConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """[log]: the human-readable log DIRECTORY/logs/NAME.log."""
 
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least weight of what is written.")
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severity of logged events.")
     ] = "info"
-    megabytes: Annotated[
-        int, Meta(description="Size at which a file is put aside and another one begun.", ge=1, le=10_000)
-    ] = 10
-    files: Annotated[int, Meta(description="Files that were put aside and are kept.", ge=0, le=1000)] = 5
+    megabytes: Annotated[int, Meta(description="Size at which a log file is rotated.", ge=1, le=10_000)] = 10
+    files: Annotated[int, Meta(description="Number of rotated files to keep.", ge=0, le=1000)] = 5
 
 
 class OwnImagesConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -223,8 +222,8 @@ class OwnImagesConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fi
     indices: Annotated[
         str,
         Meta(
-            description="A .npy file of int64: of the training images, those that this client has. A simulation writes "
-            'one for each of its clients. "": all.'
+            description="A .npy file of int64: indices of this client's images among the training images. A "
+            'simulation writes one for each of its clients. "": all.'
         ),
     ] = ""
 
@@ -245,9 +244,10 @@ class PartyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     key: Annotated[str, Meta(description="The party's own key file, NAME.key.", min_length=1)]
     roster: Annotated[str, Meta(description="The roster, the same for all parties.", min_length=1)] = "roster.toml"
     directory: Annotated[
-        str, Meta(description="Folder for everything that the party writes; of one party alone.", min_length=1)
+        str,
+        Meta(description="Folder for all files that the party writes; not shared with other parties.", min_length=1),
     ] = "state"
-    log: Annotated[LogConfiguration, Meta(description="The log for people.")] = LogConfiguration()
+    log: Annotated[LogConfiguration, Meta(description="The human-readable log.")] = LogConfiguration()
 
     @property
     def role(self) -> str:
@@ -266,7 +266,7 @@ class ListeningFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
     ]
     advertise: Annotated[
         tuple[str, ...],
-        Meta(description="Addresses at which the others reach it, which its owner passes on; shown at the start."),
+        Meta(description="Addresses at which other parties reach it, shown at the start for its owner to pass on."),
     ] = ()
 
     def __post_init__(self) -> None:
@@ -284,8 +284,8 @@ class ServerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only
     data: Annotated[
         ImagesConfiguration | None,
         Meta(
-            description="Test images of the server. Without this section accuracy is that of the clients on their own "
-            "images, by the secure sum."
+            description="Test images of the server. Without this section accuracy is that of the clients on "
+            "their own images, by secure sum."
         ),
     ] = None
 
@@ -306,24 +306,22 @@ class ClientFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ]
     patience: Annotated[
         Seconds,
-        Meta(description="Seconds to wait for a word of the server outside of a round, while others may train."),
+        Meta(description="Seconds to wait for a message of the server outside of a round, while others may train."),
     ] = 3600.0
-    grace: Annotated[
-        Seconds, Meta(description="Seconds for a lost link to come back, in which the client tries again and again.")
-    ] = 7200.0
+    grace: Annotated[Seconds, Meta(description="Seconds in which the client tries to reconnect a lost link.")] = 7200.0
     start: Annotated[
         str,
         Meta(
-            description="A .safetensors file of weights to begin with, if this client is the one that makes the first "
-            'model, with encryption.initial_model = "clients". The two embeddings are drawn from the key of the '
-            'clients all the same; the server sees the other tensors. "": random weights.'
+            description="A .safetensors file of initial weights, if this client makes the first model, with "
+            'encryption.initial_model = "clients". The two embeddings are still drawn from the clients\' '
+            'key; the server sees the other tensors. "": random weights.'
         ),
     ] = ""
-    data: Annotated[OwnImagesConfiguration, Meta(description="The client's own images; they stay here.")] = (
-        OwnImagesConfiguration()
-    )
-    policy: Annotated[ClientPolicy, Meta(description="What this client accepts from the server.")] = msgspec.field(
-        default_factory=ClientPolicy
+    data: Annotated[
+        OwnImagesConfiguration, Meta(description="The client's own images; they never leave this host.")
+    ] = OwnImagesConfiguration()
+    policy: Annotated[ClientPolicy, Meta(description="Policy of this client for the server's proposals.")] = (
+        msgspec.field(default_factory=ClientPolicy)
     )
 
     def __post_init__(self) -> None:
@@ -340,15 +338,15 @@ class DealerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only
     answer: AnswerSeconds = 60.0
     adaptation: Annotated[
         SummingSection | None,
-        Meta(description="Where data owners learn beside the model: sums of what they have learned."),
+        Meta(description="Sums of the data owners' trained adapters, for adaptation."),
     ] = None
 
 
 AuditFraction = Annotated[
     float,
     Meta(
-        description="How much of the dealer's correlated randomness both owners open, check and discard; the same for "
-        "both. 0: no audit.",
+        description="Share of the dealer's correlated randomness that both owners open, check and discard; "
+        "the same for both. 0: no audit.",
         ge=0.0,
         le=0.5,
     ),
@@ -361,7 +359,7 @@ class OfferSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     logits_bits: Annotated[
         int,
         Meta(
-            description="Fractional bits of the logits that data owners are told: fewer tell less of the model.",
+            description="Fractional bits of the logits that data owners receive: fewer disclose less of the model.",
             ge=1,
             le=16,
         ),
@@ -369,21 +367,24 @@ class OfferSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     labels: Annotated[
         int,
         Meta(
-            description="0: data owners are told logits; more: so many labels of an image alone, the best first, and "
-            "no confidence.",
+            description="0: data owners receive logits; more: only so many labels of an image, the best "
+            "first, and no confidence.",
             ge=0,
             le=MOST_LABELS,
         ),
     ] = 0
     images_a_day: Annotated[
-        int, Meta(description="Images that each data owner may ask about in a day (UTC), refused ones too.", ge=1)
+        int,
+        Meta(
+            description="Images that each data owner may send to inference in a day (UTC), refused ones included.", ge=1
+        ),
     ] = 10_000
     refused_a_day: Annotated[
         int,
         Meta(
-            description="Images of each data owner that may be refused in a day because they are out of range, or "
-            "whose pass is broken off when their owner can know the verdict: chosen images search the bounds of the "
-            "model.",
+            description="Images of each data owner that may be refused in a day because they are out of "
+            "range, or whose pass is aborted when their owner can know the verdict: chosen images can probe "
+            "the bounds of the model.",
             ge=1,
         ),
     ] = 500
@@ -406,45 +407,48 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
     model: Annotated[
         str,
         Meta(
-            description="The folder that `tacit distill`, `tacit simulate` or `tacit server` has written. The images "
-            "that the model has learned from are needed too, where they were, for the bounds of the numbers, or others "
-            "as `calibration`. With `architecture`, a checkpoint of timm: a .safetensors file.",
+            description="The folder of results of `tacit distill`, `tacit simulate` or `tacit server`. The "
+            "bounds of the numbers also need the model's training images, in their place, or others as "
+            "`calibration`. With `architecture`, a checkpoint of timm: a .safetensors file.",
             min_length=1,
         ),
     ]
     architecture: Annotated[
         str,
         Meta(
-            description="The architecture of a checkpoint, as timm names it, with the tag of its weights if images are "
-            'prepared as for these (vit_base_patch16_224.mae); "": `model` is a folder.',
+            description="The timm architecture of a checkpoint, with the tag of its weights if images are "
+            'preprocessed as for these (vit_base_patch16_224.mae); "": `model` is a folder.',
         ),
     ] = ""
     calibration: Annotated[
         str,
         Meta(
-            description="Typical images for the bounds of the model's values: an image file, or a folder of them; "
-            "with [adaptation] labelled ones, for a rehearsal too: a folder with a folder of images for each class, or "
-            "an .npz."
+            description="Typical images for the bounds of the model's values: an image file, or a folder of "
+            "them; with [adaptation] labelled ones, for a rehearsal too: a folder with a folder of images for "
+            "each class, or an .npz."
         ),
     ] = ""
     image_size: Annotated[
         int,
         Meta(
-            description="Edge of the images that a checkpoint takes, in pixels; 0: that of its pretraining, or 224 "
-            "where this has more than 1,024 tokens.",
+            description="Edge of a checkpoint's input images, in pixels; 0: that of its pretraining, or 224 "
+            "if this has more than 1,024 tokens.",
             ge=0,
             le=4096,
         ),
     ] = 0
-    most_images: Annotated[Images, Meta(description="How many images a data owner may ask about in a session.")] = 65536
-    most_batch: Annotated[Images, Meta(description="How many images go through the model at a time.")] = 64
+    most_images: Annotated[Images, Meta(description="Most images of a data owner in a session.")] = 65536
+    most_batch: Annotated[Images, Meta(description="Most images in a pass.")] = 64
     patience: PatienceSeconds = 3600.0
     answer: AnswerSeconds = 60.0
 
-    policy: Annotated[OfferSection, Meta(description="What this model owner lets data owners have.")] = OfferSection()
+    policy: Annotated[OfferSection, Meta(description="Limits of this model owner for data owners.")] = OfferSection()
     adaptation: Annotated[
         TeachingSection | None,
-        Meta(description="Data owners do not ask the model, but learn beside it, and it is not told what."),
+        Meta(
+            description="Data owners train adapters beside the model instead of private inference; the model "
+            "owner does not learn the result."
+        ),
     ] = None
 
     @property
@@ -482,12 +486,12 @@ class InferenceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     logits_bits: Annotated[
         int,
-        Meta(description="Fractional bits that the logits must have at least; 0: labels alone will do.", ge=0, le=16),
+        Meta(description="Least fractional bits of the logits; 0: labels alone suffice.", ge=0, le=16),
     ] = 0
     labels: Annotated[
         int,
         Meta(
-            description="How many labels of an image it must be told at least; logits tell all of them.",
+            description="Least number of labels per image; logits provide all of them.",
             ge=0,
             le=MOST_LABELS,
         ),
@@ -495,25 +499,25 @@ class InferenceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     weights: Annotated[
         str,
         Meta(
-            description="The commitment to the only model that is wanted, 64 hexadecimal digits, as `tacit "
-            'model-owner` says it; "": any.',
+            description="The commitment to the only accepted model, 64 hexadecimal digits, as `tacit "
+            'model-owner` prints it; "": any.',
             pattern="^([0-9a-f]{64})?$",
         ),
     ] = ""
     passes_a_day: Annotated[
         int,
         Meta(
-            description="Passes with one model owner in a day (UTC), but for those of a learning, which come to no "
-            'verdict. The model owner chooses the model and its bounds, so each verdict, "in range" too, is one bit '
-            "about the images that it chose.",
+            description="Passes with one model owner in a day (UTC), except those of a training, which have "
+            'no verdict. The model owner chooses the model and its bounds, so each verdict, "in range" too, '
+            "discloses one chosen bit about the images.",
             ge=1,
         ),
     ] = PASSES_A_DAY
     refused_a_day: Annotated[
         int,
         Meta(
-            description="Passes with one model owner in a day that may be out of range, or broken off when it can "
-            "know the verdict.",
+            description="Passes with one model owner in a day that may be out of range, or aborted when it "
+            "can know the verdict.",
             ge=1,
         ),
     ] = REFUSED_A_DAY
@@ -549,27 +553,27 @@ class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
     images: Annotated[
         str,
         Meta(
-            description="What to ask about: an image file, a folder of them, with folders in it, an .npz file with "
-            'x_test and y_test, or "digits" for the test digits of scikit-learn. Nobody else sees them. Not needed '
-            "to learn."
+            description="Images for inference: an image file, a folder of them, with folders in it, an .npz "
+            'file with x_test and y_test, or "digits" for the test digits of scikit-learn. Nobody else sees '
+            "them. Not needed for training."
         ),
     ] = ""
-    batch: Annotated[Images, Meta(description="Images of a pass, which go through the model at a time.")] = 16
+    batch: Annotated[Images, Meta(description="Images of a pass.")] = 16
     patience: PatienceSeconds = 3600.0
     answer: AnswerSeconds = 60.0
-    policy: Annotated[InferenceSection, Meta(description="What this data owner accepts from the model owner.")] = (
+    policy: Annotated[InferenceSection, Meta(description="Policy of this data owner for the model owner's terms.")] = (
         InferenceSection()
     )
     adaptation: Annotated[
         LearningSection | None,
         Meta(
-            description="It does not ask the model, but learns beside it, with other data owners, from [data]; or asks "
-            "with what was learned."
+            description="Train adapters beside the model, with other data owners, on [data]; or predict with "
+            "the trained ones."
         ),
     ] = None
     data: Annotated[
         ImagesConfiguration | None,
-        Meta(description="Labelled images to learn from, of which only the training images; they stay here."),
+        Meta(description="Labelled images, of which the training images are used; they never leave this host."),
     ] = None
 
     @property

@@ -213,17 +213,18 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
     protections: Annotated[
         tuple[str, ...],
         Meta(
-            description='Accepted protection.scheme; without this key, all that there are. Without "none" no sum of '
-            "statistics is accepted either: it has no protection.",
+            description='Accepted protection.scheme; without this key, all registered ones. Without "none" no '
+            "sum of statistics is accepted either: it has no protection.",
             min_length=1,
         ),
     ] = msgspec.field(default_factory=lambda: tuple(registered()))
     least: Annotated[
         dict[str, float],
         Meta(
-            description="Smallest accepted values of the keys that make a protection strong, as in {masked_layers = "
-            "1, zero_probability = 0.5, dp_noise = 1.0}: the probability of any layer, and noise as a multiple of "
-            'dp_clip. A value of 0 of a key that is not named here is accepted only where the scheme "none" is.'
+            description="Smallest accepted values of the keys that make a protection strong, as in "
+            "{masked_layers = 1, zero_probability = 0.5, dp_noise = 1.0}: the probability of any layer, and "
+            "noise as a multiple of dp_clip. A value of 0 for a key not named here is accepted only if the "
+            'scheme "none" is.'
         ),
     ] = msgspec.field(default_factory=dict)
     encryptions: Annotated[
@@ -233,17 +234,17 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
     factories: Annotated[
         tuple[str, ...],
         Meta(
-            description='Accepted model.factory and training.factory, as patterns: ["my_package.*"] accepts what the '
-            "modules of that package define. What they name runs here, with all that this party may do. Without this "
-            "key: none."
+            description='Accepted model.factory and training.factory, as patterns: ["my_package.*"] accepts '
+            "the functions in the modules of that package. They run here, with all permissions of this party. "
+            "Without this key: none."
         ),
     ] = ()
     uncoordinated_weights: Annotated[
         bool,
         Meta(
-            description="Accept, in active mode, protections whose clients choose alone which coordinates or tensors "
-            "they contribute (binary-weights, locked-binary-weights, fedrsm): the server learns the sum of a "
-            "coordinate that few contributed to, and the update of a client that was alone."
+            description="Accept, in active mode, protections whose clients alone choose the coordinates or "
+            "tensors that they contribute (binary-weights, locked-binary-weights, fedrsm): the server learns "
+            "the sum of a coordinate with few contributors, and the update of a single contributor."
         ),
     ] = False
     least_images: Annotated[
@@ -252,9 +253,9 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
     largest_epsilon: Annotated[
         float,
         Meta(
-            description="Budget: the epsilon, for the delta below, of all updates that a client ever makes, also with "
-            "former keys and names, towards whoever sees each of them; aborted rounds count. With it only a scheme "
-            "whose noise guarantees something is accepted; 0: none.",
+            description="Budget: the epsilon, for the delta below, of all updates that a client ever makes, "
+            "also with former keys and names, against any observer of each of them; aborted rounds count. "
+            "With it only a scheme with a noise guarantee is accepted; 0: none.",
             ge=0.0,
             le=100.0,
         ),

@@ -52,15 +52,15 @@ class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     matrix: Annotated[
         Matrix,
         Meta(
-            description='What encrypts the patch embedding: "orthogonal" keeps lengths and angles, "gaussian" does not '
-            "and loses precision."
+            description='Matrix that encrypts the patch embedding: "orthogonal" keeps lengths and angles, '
+            '"gaussian" does not and loses precision.'
         ),
     ] = "orthogonal"
     initial_model: Annotated[
         InitialModel,
         Meta(
-            description='Who makes the first model: "clients", from their key; "server", which then knows the plain '
-            "model beside the encrypted one and can compute the key (see policy.accept_known_plaintext)."
+            description='Maker of the first model: "clients", from their key; "server", which then knows the '
+            "plain model beside the encrypted one and can compute the key (see policy.accept_known_plaintext)."
         ),
     ] = "clients"
     rekey_every: RekeyEvery = 0

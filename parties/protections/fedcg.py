@@ -48,8 +48,8 @@ class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
     distillation_steps: Annotated[
         int,
         Meta(
-            description="Steps in which the server trains generator and classifier in a round, each with a batch of "
-            "training.batch_size.",
+            description="Training steps of the server for generator and classifier in a round, each with a "
+            "batch of training.batch_size.",
             ge=1,
             le=1_000_000,
         ),

@@ -53,9 +53,9 @@ class FedRSM(WholeTensors, frozen=True, kw_only=True, tag="fedrsm"):
     granularity: Annotated[
         Literal["layer", "block", "stage"],
         Meta(
-            description='What is kept back as a whole: "layer", a convolution or linear map with the normalisation '
-            'that follows; "block", a residual block of a ResNet or a block of a vision transformer; "stage", the '
-            "residual blocks of one width of a ResNet."
+            description='Unit that is kept back as a whole: "layer", a convolution or linear map with the '
+            'normalisation that follows; "block", a residual block of a ResNet or a block of a vision '
+            'transformer; "stage", the residual blocks of one width of a ResNet.'
         ),
     ] = "layer"
     mask: Annotated[
@@ -63,7 +63,7 @@ class FedRSM(WholeTensors, frozen=True, kw_only=True, tag="fedrsm"):
         Meta(description="Whether layers that training changed most or least are kept back."),
     ] = "highest"
     masked_layers: Annotated[
-        int, Meta(description="How many layers a client keeps back in a round; 0 sends all.", ge=0, le=10_000)
+        int, Meta(description="Number of layers that a client keeps back in a round; 0 sends all.", ge=0, le=10_000)
     ] = 1
     adaptive: Annotated[
         bool,
@@ -75,15 +75,15 @@ class FedRSM(WholeTensors, frozen=True, kw_only=True, tag="fedrsm"):
     send_classifier: Annotated[
         bool,
         Meta(
-            description="Never keep back the last layer, which makes the logits. Chen et al. cannot have, by the costs "
-            "they report."
+            description="Never keep back the last layer, which makes the logits. The costs that Chen et al. "
+            "report rule it out for them."
         ),
     ] = False
     pairs: Annotated[
         int,
         Meta(
-            description="Pairs of stimuli that a client compares its models on; fewer take less time, and choose "
-            "other layers more often.",
+            description="Pairs of stimuli on which a client compares its models; fewer take less time, and "
+            "vary the choice of layers more.",
             ge=FEWEST_PAIRS,
             le=10_000,
         ),

@@ -67,8 +67,7 @@ class GaussianNoise(Scheme, frozen=True, kw_only=True, tag="dp-gaussian"):
     dp_clip: Annotated[
         float,
         Meta(
-            description="Largest Euclidean norm of an update, to which longer ones are shortened; 0: any, which "
-            "guarantees nothing.",
+            description="Clipping bound on the Euclidean norm of an update; 0: unbounded, which guarantees nothing.",
             ge=0.0,
             le=1e6,
         ),
@@ -76,9 +75,9 @@ class GaussianNoise(Scheme, frozen=True, kw_only=True, tag="dp-gaussian"):
     dp_noise: Annotated[
         float,
         Meta(
-            description="Standard deviation of the noise of a coordinate, as a multiple of dp_clip; with dp_clip = 0 "
-            "the standard deviation itself. The default is what a small model trained by few clients stands, and no "
-            "protection to rely on: look at epsilon, and raise it with the number of clients.",
+            description="Standard deviation of the noise of a coordinate, as a multiple of dp_clip; with "
+            "dp_clip = 0 the standard deviation itself. The default suits a small model trained by few "
+            "clients, and is no protection to rely on: check epsilon, and raise it with the number of clients.",
             gt=0.0,
             le=1e6,
         ),

@@ -179,7 +179,7 @@ def name_of(scheme: type[Scheme]) -> str:
 
 
 MinContributors = Annotated[
-    int, Meta(description="A coordinate moves only if at least so many clients contributed to it.", ge=1, le=1000)
+    int, Meta(description="Least number of contributors for a coordinate to move.", ge=1, le=1000)
 ]
 RekeyEvery = Annotated[
     int,

@@ -27,14 +27,15 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
     name: Annotated[
         str, Meta(description="Name of the experiment, for reports and folders.", min_length=1, max_length=64)
     ] = "adaptation"
-    federation: Annotated[FederationSection, Meta(description="Who takes part, and for how long.")] = FederationSection(
+    federation: Annotated[FederationSection, Meta(description="Participants and duration.")] = FederationSection(
         clients=4
     )
-    adapter: Annotated[AdapterConfiguration, Meta(description="What is learned beside the model.")] = (
+    adapter: Annotated[AdapterConfiguration, Meta(description="Adapters that are trained beside the model.")] = (
         ParallelConfiguration()
     )
     adaptation: Annotated[
-        AdaptationConfiguration, Meta(description="How data owners learn beside a model that they do not get.")
+        AdaptationConfiguration,
+        Meta(description="Training of adapters beside a model that data owners do not receive."),
     ] = AdaptationConfiguration()
 
     def __post_init__(self) -> None:

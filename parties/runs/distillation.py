@@ -23,7 +23,7 @@ class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True
     """An experiment with the section [distillation]. Raises as Experiment does."""
 
     distillation: Annotated[
-        DistillationConfiguration, Meta(description="How the trained model becomes a friendly one.")
+        DistillationConfiguration, Meta(description="Distillation of the trained model into an MPC-friendly one.")
     ] = DistillationConfiguration()
 
     def __post_init__(self) -> None:

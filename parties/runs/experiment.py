@@ -316,16 +316,17 @@ class FederationSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     clients: Annotated[
         Annotated[int, Meta(ge=2, le=1000)] | Literal["all"],
         Meta(
-            description='Clients that take part. "all": between hosts, all of the roster that are ready when gathering '
-            "ends; in a simulation, 5. A number: those to start, or, between hosts, those of the roster that are "
-            "waited for, and of whom a round takes no more."
+            description='Clients that take part. "all": between hosts, all of the roster that are ready when '
+            "gathering ends; in a simulation, 5. A number: clients to start, or, between hosts, clients of "
+            "the roster to wait for, which is also the most of a round."
         ),
     ] = "all"
     fraction: Annotated[
         float,
         Meta(
-            description="Fraction of the clients, rounded down, that the server draws for each round among those that "
-            "are ready. A client's privacy budget counts every round that it takes part in, as if none were drawn.",
+            description="Participation rate: fraction of the ready clients, rounded down, that the server "
+            "samples for each round. A client's privacy budget counts every round that it takes part in, "
+            "without amplification by sampling.",
             gt=0.0,
             le=1.0,
         ),
@@ -334,8 +335,8 @@ class FederationSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     group_size: Annotated[
         int,
         Meta(
-            description="Least clients in a group, whose members are in a sum all or none: so sums, compared with each "
-            "other, tell of groups and not of clients. At least floor(corrupt * clients) + 2, and at most "
+            description="Least clients in a group, whose members are in a sum all or none: so differences of "
+            "sums disclose groups and not clients. At least floor(corrupt * clients) + 2, and at most "
             "floor(dropout * clients). 0: no groups.",
             ge=0,
             le=1000,
@@ -344,8 +345,9 @@ class FederationSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     seed: Annotated[
         Annotated[int, Meta(ge=0, le=2**63 - 1)] | None,
         Meta(
-            description="Fixes what affects the model: split, initial weights, training and rounding. Keys, shares and "
-            "masks always come from the operating system. Without this key every run draws a seed, and records it."
+            description="Seed of everything that affects the model: split, initial weights, training and "
+            "rounding. Keys, shares and masks always come from the operating system. Without this key every "
+            "run draws a seed, and records it."
         ),
     ] = None
 
@@ -356,9 +358,10 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     mode: Annotated[
         Mode,
         Meta(
-            description='What the server may do: "active", lie and collude with corrupt clients; "semi-honest", follow '
-            'the protocol and look. "none" switches secure aggregation off: the server sees every update, as '
-            "float32; nothing is clipped or rounded, and clip, value_bits and ring_bits have no effect."
+            description='Assumed server: "active", malicious and colluding with corrupt clients; '
+            '"semi-honest", which follows the protocol. "none" switches secure aggregation off: the server '
+            "sees every update, as float32; nothing is clipped or rounded, and clip, value_bits and ring_bits "
+            "have no effect."
         ),
     ] = "active"
     threshold: Annotated[
@@ -372,8 +375,8 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     graph: Annotated[
         Literal["auto", "complete", "regular"],
         Meta(
-            description='Who masks with whom: "complete", everybody; "regular", a random few; "auto", complete below '
-            "20 clients and in active mode, else regular."
+            description='Graph of pairwise masks: "complete", all pairs; "regular", a random few neighbours; '
+            '"auto", complete below 20 clients and in active mode, else regular.'
         ),
     ] = "auto"
     corrupt: Annotated[
@@ -382,8 +385,8 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     dropout: Annotated[
         float,
         Meta(
-            description="Fraction of the clients of a round that may be lost; a sum over fewer than the others is not "
-            "opened.",
+            description="Tolerated dropout: fraction of the clients of a round that may be lost; a sum over "
+            "fewer than the others is not opened.",
             ge=0.0,
             lt=1.0,
         ),
@@ -391,8 +394,9 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     clip: Annotated[
         float,
         Meta(
-            description="Largest absolute coordinate of an update; larger ones are cut and counted. 0 computes it: "
-            "0.25, or as much as an update with the noise of its protection can have. With secure aggregation only.",
+            description="Largest absolute coordinate of an update; larger ones are clipped and counted. 0 "
+            "computes it: 0.25, or as large as an update with the noise of its protection can be. With secure "
+            "aggregation only.",
             ge=0.0,
             le=1e6,
         ),
@@ -409,8 +413,8 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_weight: Annotated[
         int,
         Meta(
-            description="Largest weight of one client: the number of its samples. 0: a simulation computes what its "
-            "split needs; between hosts, where nobody knows the sizes of the others, it is 2000.",
+            description="Largest weight of one client: the number of its samples. 0: a simulation computes "
+            "the largest of its split; between hosts, where the sizes are unknown, it is 2000.",
             ge=0,
             le=2**31,
         ),
@@ -418,8 +422,8 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ring_bits: Annotated[
         int,
         Meta(
-            description="Width of a word of the sum; 0 computes the whole bytes that are enough. With secure "
-            "aggregation only.",
+            description="Width of a word of the sum; 0 computes the smallest sufficient number of whole "
+            "bytes. With secure aggregation only.",
             ge=0,
             le=64,
         ),
@@ -439,8 +443,8 @@ class Deadlines(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     regather: Annotated[
         float,
         Meta(
-            description="Seconds for clients to come back once rounds have begun and too few are left for another one. "
-            "0: as long as it takes.",
+            description="Seconds for clients to rejoin once rounds have begun and too few are left for "
+            "another one. 0: no limit.",
             ge=0,
             le=LONGEST_SECONDS,
         ),
@@ -453,8 +457,9 @@ class Simulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     workers: Annotated[
         int,
         Meta(
-            description="Processes that host all clients, which take turns in them; the model is the same, bit for "
-            "bit. 0: a process for every client, or, where there is not memory for that, as many workers as cores.",
+            description="Processes that host all clients, which take turns in them; the model is the same, "
+            "bit for bit. 0: a process for every client, or, if there is not enough memory for that, as many "
+            "workers as cores.",
             ge=0,
             le=1000,
         ),
@@ -471,17 +476,15 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     name: Annotated[
         str, Meta(description="Name of the experiment, for reports and folders.", min_length=1, max_length=64)
     ] = "digits"
-    federation: Annotated[FederationSection, Meta(description="Who takes part, and for how long.")] = (
-        FederationSection()
-    )
-    data: Annotated[DataConfiguration, Meta(description="The labelled images and how the clients share them.")] = (
-        DataConfiguration()
-    )
+    federation: Annotated[FederationSection, Meta(description="Participants and duration.")] = FederationSection()
+    data: Annotated[
+        DataConfiguration, Meta(description="The labelled images and their division among the clients.")
+    ] = DataConfiguration()
     model: Annotated[ModelConfiguration, Meta(description="The network.")] = ModelConfiguration()
-    training: Annotated[TrainingConfiguration, Meta(description="What a client computes in one round.")] = (
+    training: Annotated[TrainingConfiguration, Meta(description="Local training of a client in one round.")] = (
         TrainingConfiguration()
     )
-    protection: Annotated[Protection, Meta(description="What a client does to its update before it is summed.")] = (
+    protection: Annotated[Protection, Meta(description="Protection of a client's update before it is summed.")] = (
         NoProtection()
     )
     encryption: Annotated[
@@ -492,11 +495,11 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         ),
     ] = None
     aggregation: Annotated[Aggregation, Meta(description="The secure sum.")] = Aggregation()
-    deadlines: Annotated[Deadlines, Meta(description="How long the server waits.")] = Deadlines()
+    deadlines: Annotated[Deadlines, Meta(description="Timeouts of the server.")] = Deadlines()
     simulate: Annotated[
-        Simulation, Meta(description="How `tacit simulate` spreads over one machine; hosts do not look at it.")
+        Simulation, Meta(description="Distribution of `tacit simulate` over one machine; ignored by hosts.")
     ] = Simulation()
-    policy: Annotated[ClientPolicy, Meta(description="What a client accepts from the server.")] = msgspec.field(
+    policy: Annotated[ClientPolicy, Meta(description="Policy of a client for the server's proposals.")] = msgspec.field(
         # Created on demand: a protection may be registered later.
         default_factory=ClientPolicy
     )

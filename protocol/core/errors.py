@@ -37,7 +37,7 @@ class Code(IntEnum):
     ROSTER = 7
     """The two sides hold different rosters."""
     POLICY = 8
-    """The proposal is below what this client's policy accepts."""
+    """The proposal violates this client's policy."""
     MODEL = 9
     """The model is not the announced one, or not usable."""
     KEYS = 11
@@ -57,9 +57,9 @@ class Code(IntEnum):
     TIMEOUT = 18
     """The deadline of a phase passed."""
     LEFT = 19
-    """A party left, or was told to stop."""
+    """A party left, or was stopped."""
     LOCAL = 20
-    """The party itself could not go on (its own disk, data or device)."""
+    """The party itself could not continue (its own disk, data or device)."""
 
 
 class ProtocolError(Exception):

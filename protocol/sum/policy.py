@@ -193,7 +193,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     modes: Annotated[
         tuple[Mode, ...],
         Meta(
-            description="Accepted aggregation.mode; no server talks a client out of it.",
+            description="Accepted aggregation.mode, independent of the server's choice.",
             min_length=1,
         ),
     ] = ("active",)
@@ -214,12 +214,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = 1
     smallest_cohort: Annotated[
-        int, Meta(description="Fewest clients among whose sum a client hides its update.", ge=2, le=10_000)
+        int, Meta(description="Fewest clients of a sum that includes this client's update.", ge=2, le=10_000)
     ] = 3
     threshold_floor: Annotated[
         int,
         Meta(
-            description="Lowest accepted threshold, where that is more than the rule asks for the cohort of the round: "
+            description="Lowest accepted threshold, if it exceeds the rule for the cohort of the round: "
             "floor(2n/3)+1 in active mode, else floor(n/2)+1 or more, for n clients in a complete graph.",
             ge=0,
             le=10_000,
@@ -253,8 +253,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fixed_part: Annotated[
         str,
         Meta(
-            description="Digest, in hexadecimal, of the only fixed part of a model accepted, as `fixed_part` of the "
-            'event `configuration-accepted` in the log of a client names it; "" accepts any, the same for all clients.',
+            description="Digest, in hexadecimal, of the only accepted fixed part of a model, as in "
+            '`fixed_part` of the event `configuration-accepted` in a client\'s log; "" accepts any, the same '
+            "for all clients.",
             pattern="^([0-9a-f]{64})?$",
         ),
     ] = ""
@@ -263,8 +264,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     roster_changes: Annotated[
         tuple[RosterChange, ...],
         Meta(
-            description="What the operator of the roster may do to other members while the federation goes on, without "
-            "asking this client's owner; [] refuses every change of members."
+            description="Changes to other members that the operator of the roster may make during the "
+            "federation without asking this client's owner; [] refuses every change of members."
         ),
     ] = ROSTER_CHANGES
 
