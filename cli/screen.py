@@ -35,7 +35,7 @@ MOST_ROWS = 24
 """Rows shown; of more parties, those that have been silent for longest."""
 MOST_WAITS = 4
 """Names of stragglers shown."""
-_JUDGED_BY = 5
+_ESTIMATE_ROUNDS = 5
 """Finished rounds on which the estimate is based."""
 SERVER = "server"
 
@@ -80,7 +80,7 @@ class PartyTable:
         if results and results[-1].round >= self._rounds:
             yield Text("all rounds are done; the summary is made, and the report is drawn")
         elif results:
-            last = results[-_JUDGED_BY:]
+            last = results[-_ESTIMATE_ROUNDS:]
             each = statistics.mean(result.seconds for result in last)
             left = max(0.0, (self._rounds - results[-1].round) * each - (now - results[-1].time))
             yield Text(f"{results[-1].round} of {self._rounds} rounds are done; about {_duration(left)} left")

@@ -25,7 +25,7 @@ from tacit.cli.output import WRONG_INPUT, failure
 PANELS: Final = ("On this machine", "Between hosts", "Settings and results")
 UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
 """Base error of typer's argument parser, which is typer's own or another package's by version."""
-_PARSERS_WORDS: Final = {r"Value error, ": "", r", unable to parse .* as an? \w+": "", r"Input should": "it should"}
+_PARSER_PHRASES: Final = {r"Value error, ": "", r", unable to parse .* as an? \w+": "", r"Input should": "it should"}
 """Replacements of phrases in newer parsers' error texts."""
 
 
@@ -71,7 +71,7 @@ class Commands(TyperGroup):
                 error.show()
                 sys.exit(WRONG_INPUT)
             message = " ".join(error.format_message().split()).rstrip(".?")
-            for words, plain in _PARSERS_WORDS.items():
+            for words, plain in _PARSER_PHRASES.items():
                 message = re.sub(words, plain, message)
             command = " ".join(["tacit", *(error.ctx.command_path.split()[1:] if error.ctx else ())])
             status = failure(

@@ -1,5 +1,4 @@
-"""`tacit adapt`: data owners train adapters beside a model that they do not receive, on images that they do not
-disclose."""
+"""`tacit adapt`: private training of adapters, by data owners, beside a private model of another party."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")
 
 
 @contextmanager
-def _mendable(*wrong_input: type[Exception]) -> Iterator[None]:
+def _exit_statuses(*wrong_input: type[Exception]) -> Iterator[None]:
     """Map errors that a party's owner can fix to an exit status. wrong_input: more errors of that status."""
     from tacit.parties.hosting.folder import MENDABLE, WRONG_INPUT
     from tacit.parties.links.client_endpoint import UnreachableError
@@ -53,9 +53,8 @@ def _mendable(*wrong_input: type[Exception]) -> Iterator[None]:
 def _run(
     party: OpenedParty[Any], show: Callable[[Event], None], hooks: Hooks | None = None, metrics: str | None = None
 ) -> PartyOutcome:
-    """Run a party until it ends by itself, or by Ctrl-C or SIGTERM.
-
-    metrics: address to serve its metrics at, if any. DashboardError, a ValueError, if that fails."""
+    """Run a party until it ends by itself, or by Ctrl-C or SIGTERM. metrics: address to serve its metrics at, if any.
+    DashboardError, a ValueError, if that fails."""
     from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.running import run_party
 
@@ -145,7 +144,7 @@ def server(
         if browser is not None:
             browser.take(event)
 
-    with _mendable(), ExitStack() as stack:
+    with _exit_statuses(), ExitStack() as stack:
         opened = open_party(ServerFile, party)
         chosen = None if experiment is None else load(experiment, numbered=False)
         if chosen is not None:
@@ -207,7 +206,7 @@ def client(
     from tacit.parties.hosting.folder import open_party
     from tacit.parties.hosting.party_file import ClientFile, check_data
 
-    with _mendable():
+    with _exit_statuses():
         opened = open_party(ClientFile, party)
         check_data(opened.file, party)
         output.say(console, f"roster {opened.roster.fingerprint}")
@@ -257,9 +256,9 @@ def dealer(party: PartyToml, metrics: MetricsPlace = None, quiet: Quiet = False)
     from tacit.parties.hosting.party_file import DealerFile
     from tacit.parties.links.endpoint import EndpointError
 
-    with _mendable(EndpointError):
+    with _exit_statuses(EndpointError):
         opened = open_party(DealerFile, party)
-        _say_who(console, opened.roster.fingerprint, opened.file.advertise)
+        _print_identity(console, opened.roster.fingerprint, opened.file.advertise)
         sums = opened.file.adaptation is not None
         screen = output.party_screen(console, server=opened.name if sums else None)
         ended = _run(opened, screen, metrics=metrics).ended
@@ -282,9 +281,9 @@ def model_owner(party: PartyToml, metrics: MetricsPlace = None, quiet: Quiet = F
     from tacit.parties.hosting.folder import open_party
     from tacit.parties.hosting.party_file import ModelOwnerFile
 
-    with _mendable():
+    with _exit_statuses():
         opened = open_party(ModelOwnerFile, party)
-        _say_who(console, opened.roster.fingerprint, opened.file.advertise)
+        _print_identity(console, opened.roster.fingerprint, opened.file.advertise)
         _run(opened, output.party_screen(console), metrics=metrics)
 
 
@@ -310,7 +309,7 @@ def data_owner(
     from tacit.parties.runs.adaptation import LearnedAdapters
     from tacit.parties.runs.answers import Answers
 
-    with _mendable():
+    with _exit_statuses():
         opened = open_party(DataOwnerFile, party)
         output.say(console, f"roster {opened.roster.fingerprint}")
         outcome = _run(opened, output.party_screen(console))
@@ -334,7 +333,7 @@ def _all_learned(learned: LearnedAdapters) -> None:
         raise output.failure(f"{completed} of {learned.planned} rounds were completed; {reason}", output.ABORTED)
 
 
-def _say_who(console: Console, fingerprint: str, addresses: tuple[str, ...]) -> None:
+def _print_identity(console: Console, fingerprint: str, addresses: tuple[str, ...]) -> None:
     for address in addresses:
         output.say(console, f"the others reach it at {address}")
     output.say(console, f"roster {fingerprint}")

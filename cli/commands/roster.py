@@ -96,7 +96,7 @@ def make(
     from tacit.parties.links.keys import generate, save_operator
     from tacit.parties.links.roster import make_roster, roster_line, write_roster
 
-    with _complaining():
+    with _input_errors():
         members = _read_cards(cards)
         # Checked before a key is created.
         make_roster(members, group_size=group_size)
@@ -106,7 +106,7 @@ def make(
         key, spare = _read_key(operator), _read_public(standby)
         made = make_roster(members, group_size=group_size, operator=key, standby=spare)
         write_roster(made, out)
-    _tell(out, made)
+    _print_fingerprint(out, made)
     typer.echo(roster_line(made))
 
 
@@ -201,7 +201,7 @@ def show(
     from tacit.parties.links.keys import encode_key
     from tacit.parties.links.roster import read_roster
 
-    with _complaining():
+    with _input_errors():
         found = read_roster(roster)
     shown = RosterDescription(
         fingerprint=found.fingerprint,
@@ -221,7 +221,7 @@ def show(
     )
     keep_json(json_file, shown)
     show_result(screen(), shown)
-    _tell(roster, found)
+    _print_fingerprint(roster, found)
 
 
 @app.command()
@@ -239,7 +239,7 @@ def check(
     from tacit.parties.links.keys import load
     from tacit.parties.links.roster import RosterFileError, check_card, check_own, read_roster
 
-    with _complaining():
+    with _input_errors():
         found = read_roster(roster)
         for path in files or ():
             if path.suffix == ".key":
@@ -252,10 +252,10 @@ def check(
                 f"{roster}: its fingerprint is {found.fingerprint}, another one than was given: one of the two rosters "
                 "is stale or was changed; get it again from its operator"
             )
-    _tell(roster, found)
+    _print_fingerprint(roster, found)
 
 
-def _complaining() -> AbstractContextManager[None]:
+def _input_errors() -> AbstractContextManager[None]:
     from tacit.parties.links.keys import KeyFileError
     from tacit.parties.links.roster import RosterFileError
 
@@ -265,10 +265,10 @@ def _complaining() -> AbstractContextManager[None]:
 def _change(path: Path, change: Callable[[Roster], Roster]) -> None:
     from tacit.parties.links.roster import read_roster, write_roster
 
-    with _complaining():
+    with _input_errors():
         made = change(read_roster(path))
         write_roster(made, path, replace=True)
-    _tell(path, made)
+    _print_fingerprint(path, made)
 
 
 def _read_key(path: Path | None) -> PartyKeys | None:
@@ -301,7 +301,7 @@ def _read_cards(given: Sequence[str]) -> list[Member]:
     return cards
 
 
-def _tell(path: Path, roster: Roster) -> None:
+def _print_fingerprint(path: Path, roster: Roster) -> None:
     version = f"version {roster.version}, " if roster.operator else ""
     groups = f", in {len(roster.groups)} groups" if roster.groups else ""
     waiting = f", {len(roster.waiting)} of them waiting for one" if roster.waiting else ""

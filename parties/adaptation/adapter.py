@@ -327,10 +327,8 @@ class AdapterProgram(AdapterForwards):
         self._checks["e in range"] = RangeCheck(party, (sizes.images,), checks.derivatives)
 
     def backwards(self, by_output: torch.Tensor) -> Program[AdapterShares]:
-        """Map the derivative with respect to h_l [B, R, D] to those with respect to the parameters.
-
-        Input: DERIVATIVE + PARAMETER fractional bits modulo 2^(WHOLE + DERIVATIVE - backwards). Output: summed over the
-        images, GRADIENT fractional bits modulo 2^gradient."""
+        """Map the derivative by h_l [B, R, D], DERIVATIVE + PARAMETER fractional bits modulo 2^(WHOLE + DERIVATIVE -
+        backwards), to those by the parameters, summed over the images, GRADIENT fractional bits modulo 2^gradient."""
         party, operands, lifts, product = self._party, self._operands, self._lifts, self._operands.product
         bits, looked_at = self._scales.backwards, self._scales.derivative_bits
         fewer, gradient = DERIVATIVE - bits, self._scales.gradient
@@ -389,10 +387,8 @@ class AdapterProgram(AdapterForwards):
     def _sloped(
         self, name: str, argument: str, derivative: torch.Tensor, beside: torch.Tensor | None = None
     ) -> Program[torch.Tensor]:
-        """Lift a derivative of `backwards` + PARAMETER fractional bits and multiply it by the slope at an argument.
-
-        The result has SLOPE more bits than `backwards`. beside: derivatives by T_u and C_u that are lifted in the same
-        round."""
+        """Lift a derivative of `backwards` + PARAMETER fractional bits and multiply it by the slope at an argument,
+        which adds SLOPE bits. beside: derivatives by T_u and C_u that are lifted in the same round."""
         slope = self._lifts[argument].polynomial(_SLOPE_FUNCTION)
         by = self._scales.backwards + ACTIVATED - GRADIENT
         others = [] if beside is None else [(self._lifts["E"], Cut(beside, by))]

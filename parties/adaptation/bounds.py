@@ -53,7 +53,7 @@ from tacit.protocol.inference.schedule import PLACE, STREAM
 
 _LEVELS: Final = PLACE
 """Compared bits of a sum of squares, whose permitted range is a small part of the possible one."""
-_ASTRAY: Final = 2.0**8
+_DETECTABLE: Final = 2.0**8
 """Largest detectable multiple of the permitted range, beyond what a step can produce: nobody else verifies that the
 parameters brought to a prediction were learned."""
 LOGIT_SCALE: Final = 2.0**28
@@ -124,7 +124,7 @@ def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, ada
     parameters = {}
     for name, most in moved.items():
         _within(f"an entry of {name}, after a step", most, _checked(LOOKED_AT))
-        astray = min(_ASTRAY * bounds.parameters[name], _checked(LOOKED_AT))
+        astray = min(_DETECTABLE * bounds.parameters[name], _checked(LOOKED_AT))
         parameters[name] = _squares(name, bounds.parameters[name], max(most, astray), LOOKED_AT)
     _within("the derivative by a class token", by_logits, 2.0 ** (LIFTED - 2 - DERIVATIVE))
     _within("the gradient of the head", head.images * by_head, 2.0 ** (LIFTED - 2 - GRADIENT))

@@ -68,9 +68,9 @@ from tacit.protocol.core.messages import LARGEST_COHORT
 from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.results import Agreed, PassBegun
 
-_AGAIN_SECONDS: Final = 1.0
+_RECONNECT_SECONDS: Final = 1.0
 """Delay before reconnecting to the model owner after a lost session."""
-_MAY_COME_BACK: Final = (Code.LEFT, Code.TIMEOUT, Code.LOCAL)
+_RETRYABLE: Final = (Code.LEFT, Code.TIMEOUT, Code.LOCAL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,7 @@ class PrivateLearner:
         path = None if kept is None else kept / f"{settings.owner.roster.server.name}.shares"
         self._kept = KeptShares(path, bound=bound)
         self._seed = settings.seed or (int.from_bytes(bound[:8], "big"), 0)
-        self._used = self._drawn()
+        self._used = self._trained_indices()
         """Indices of the images that batches are drawn from, in rising order: these pass the blocks."""
         self._exit = AsyncExitStack()
         self._session: _Session | None = None
@@ -176,13 +176,13 @@ class PrivateLearner:
         while True:
             try:
                 session = await self._opened()
-                await self._bring(session)
+                await self._pass_images(session)
                 await self._take_up(session, last, survivors)
                 return await self._round(session, round)
             except (InferenceError, EndpointError) as error:
                 await self._leave()
                 code = error.code if isinstance(error, InferenceError) else Code.LEFT
-                if code not in _MAY_COME_BACK:
+                if code not in _RETRYABLE:
                     raise TaskError(str(error)) from error
                 self._event_log.write(LearningSessionLost(code=code.name, detail=str(error)))
             except BaseException as error:
@@ -191,7 +191,7 @@ class PrivateLearner:
                     self._conversation.fail(error)
                 await self._leave()
                 raise
-            await asyncio.sleep(_AGAIN_SECONDS)
+            await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def hear_last(self, last: SharesSum | None, survivors: tuple[str, ...]) -> None:
         """Open the sum of the last round. TaskError as in `learn`."""
@@ -347,7 +347,7 @@ class PrivateLearner:
             )
         )
 
-    async def _bring(self, session: _Session) -> None:
+    async def _pass_images(self, session: _Session) -> None:
         """Pass the remaining images through the blocks, and keep shares of the outputs."""
         conversation, machine, preparation, kept = (
             session.conversation,
@@ -409,7 +409,7 @@ class PrivateLearner:
         work = FullBatches(self._settings.batch, self._settings.batches)
         return list(work.batches(len(self._images), generator))
 
-    def _drawn(self) -> Order:
+    def _trained_indices(self) -> Order:
         """Indices of the images that batches are drawn from: all of them, if there are as many draws."""
         own, count = self._settings, len(self._images)
         if own.batch * own.batches * own.rounds >= count:

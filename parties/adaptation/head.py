@@ -78,7 +78,7 @@ LOGIT: Final = 2.0 ** (2 * PARAMETER)
 """Scale of a logit before it is centred."""
 _LEAST_TOTAL: Final = 0.9
 """Smallest sum of exponentials per class; it is 1 without approximation errors."""
-_NARROWER: Final = 2.0**-4
+_NARROWING: Final = 2.0**-4
 """Factor that narrows the range of logits until their sums can be represented."""
 
 
@@ -121,10 +121,8 @@ def fitted_head(
     reach: float,
     largest_logit: float,
 ) -> LearningHeadScales:
-    """Derive the scales of a head. BoundError or FitError for values that shares cannot represent.
-
-    Class tokens have variances of at most `most`, and in the given interval if in range. Logits have magnitudes of at
-    most `largest_logit`, and of at most `reach` if centred and in range."""
+    """Scales for class tokens with variances of at most `most`, in the given interval if in range, and logits of at
+    most `largest_logit`, centred and in range of at most `reach`. BoundError or FitError for unrepresentable values."""
     width, classes = sizes.width, sizes.classes
     most = max(most, variances[1])
     entry = math.sqrt(most * width)
@@ -162,7 +160,7 @@ def told_reach(classes: int, reach: float) -> float:
         try:
             _totals(classes, reach, unit=2.0 ** _exponential(reach).bits)
         except (BoundError, FitError):
-            reach -= _NARROWER
+            reach -= _NARROWING
         else:
             return reach
 
@@ -274,7 +272,7 @@ def _backward_values(sizes: HeadSizes) -> dict[str, LiftOrProduct]:
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class _Judged:
+class _SoftmaxResult:
     probabilities: torch.Tensor
     """int64 [B, C], DERIVATIVE fractional bits."""
     outside: torch.Tensor
@@ -349,7 +347,7 @@ class HeadProgram(HeadForwards):
             correct=judged.correct,
         )
 
-    def _softmax(self, logits: torch.Tensor, wanted: torch.Tensor) -> Program[_Judged]:
+    def _softmax(self, logits: torch.Tensor, wanted: torch.Tensor) -> Program[_SoftmaxResult]:
         """wanted: one-hot labels [B, C] at the data owner, zeros at the model owner."""
         party, scales, classes = self._party, self._scales, self._sizes.classes
         centred = logits * classes - logits.sum(-1, keepdim=True)
@@ -389,7 +387,7 @@ class HeadProgram(HeadForwards):
         product = Cut(value.times(factor), PROBABILITY - DERIVATIVE)
         (probabilities,) = yield from lifted(party, "softmax", (self._lifts["probabilities"], product))
         images = self._sizes.images if party.rank == MODEL else 0
-        return _Judged(
+        return _SoftmaxResult(
             probabilities=probabilities,
             outside=outside,
             loss=(self._totals.value(*_logarithms(table, unit)) - of_label[..., 0]).sum(),
@@ -403,8 +401,7 @@ class HeadProgram(HeadForwards):
         return int(self._party.rank == MODEL) - (before << (PLACE - _COMPARED)) - before
 
     def _through_norm(self, g: torch.Tensor) -> Program[torch.Tensor]:
-        """Map g [B, D] to the derivative with respect to the class token, both with DERIVATIVE + PARAMETER fractional
-        bits."""
+        """Map g [B, D] to the derivative by the class token, both with DERIVATIVE + PARAMETER fractional bits."""
         party, name, lifts = self._party, "norm backwards", self._lifts
         g, along = yield from lifted_times(party, name, lifts["g"], Cut(g, PARAMETER), self._standardised)
         sums = torch.stack([g.sum(-1, keepdim=True) << PARAMETER, along.sum(-1, keepdim=True)])

@@ -34,7 +34,7 @@ _COUNT: Final = byte_width(PLACE)
 _Chain = tuple[Annotated[int, Meta(ge=0)], Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]]
 
 
-class _OnDisk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _StoredRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bound: bytes
     terms_digest: bytes
     last: _Chain
@@ -128,7 +128,7 @@ class KeptShares:
     def _load(self, path: Path) -> None:
         record = _record(path)
         try:
-            found = msgspec.msgpack.decode(FILES.read(record), type=_OnDisk)
+            found = msgspec.msgpack.decode(FILES.read(record), type=_StoredRecord)
         except FileNotFoundError:
             return
         except msgspec.MsgspecError as error:
@@ -145,7 +145,7 @@ class KeptShares:
         replace_file(
             _record(self._path),
             msgspec.msgpack.encode(
-                _OnDisk(
+                _StoredRecord(
                     bound=self._bound, terms_digest=own.terms_digest, last=own.last, before=own.before, uses=own.uses
                 )
             ),

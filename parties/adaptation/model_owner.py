@@ -55,7 +55,7 @@ from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun
 _Number = Annotated[int, Meta(ge=0, le=2**31)]
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _OpeningsState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     opened: _Number = 0
     current: _Number = 0
     survivors: tuple[str, ...] = ()
@@ -78,10 +78,10 @@ class Openings:
         self, policy: OpeningPolicy, path: Path | None = None, *, noise: SumNoise | None = None, last: int = 0
     ) -> None:
         self._path, self._noise, self._last = path, noise, last
-        kept = _Kept()
+        kept = _OpeningsState()
         if path is not None:
             try:
-                kept = msgspec.msgpack.decode(FILES.read(path), type=_Kept)
+                kept = msgspec.msgpack.decode(FILES.read(path), type=_OpeningsState)
             except FileNotFoundError:
                 pass
             except msgspec.MsgspecError as error:
@@ -147,7 +147,7 @@ class Openings:
                 total += self._noise.words(sum(weights), len(weights))
             refused = int(total[REFUSED] + kept.refused)
             total[REFUSED] = refused if number == self._last else 0
-            summed = _Kept(
+            summed = _OpeningsState(
                 opened=sums.opened,
                 current=number,
                 survivors=sums.survivors,
@@ -159,7 +159,7 @@ class Openings:
             self._shares = {key: share for key, share in self._shares.items() if key[1] > number}
         return self._kept.words
 
-    def _write(self, kept: _Kept) -> None:
+    def _write(self, kept: _OpeningsState) -> None:
         """Replace the file's content by this state, with all current owners, if that differs."""
         kept = msgspec.structs.replace(kept, owners=frozenset(self.sums.owners), counts=dict(self.sums.counts))
         if kept != self._kept:
@@ -278,7 +278,7 @@ class TeachingParty(ModelOwnerParty):
                     words = standing.learnt.words(weight, MODEL)
                     share = refreshed(words, zeros(asked.secret, words), MODEL)
                     self._openings.keep(peer, asked.number, share, weight)
-                    self._tell_news()
+                    self._notify_waiting()
                     self.event_log.write(RoundSaved(peer=peer, round=asked.number, weight=weight))
                 elif isinstance(asked, SumAsked):
                     reason = await self._verdict(conversation, asked.number)
@@ -360,7 +360,7 @@ class TeachingParty(ModelOwnerParty):
     async def _verdict(self, conversation: Conversation, number: int) -> str:
         """Wait for the verdict on a round's sum: empty, or the reason of a refusal. A data owner that is silent for too
         long costs the round. InferenceError if the session ends before."""
-        self._tell_news()
+        self._notify_waiting()
         openings, began = self._openings, conversation.now()
         self._waiting.add(conversation)
         try:
@@ -370,11 +370,11 @@ class TeachingParty(ModelOwnerParty):
         except TimeoutError:
             if (verdict := openings.verdict(number)) is None:
                 verdict = openings.sums.give_up(number, began)
-                self._tell_news()
+                self._notify_waiting()
         finally:
             self._waiting.remove(conversation)
         return verdict
 
-    def _tell_news(self) -> None:
+    def _notify_waiting(self) -> None:
         for conversation in self._waiting:
             conversation.put(SumNews())

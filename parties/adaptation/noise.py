@@ -36,7 +36,7 @@ from tacit.protocol.adaptation.schedule import HEAD_TENSORS
 
 _ACCOUNTED: Final = 3
 """Gaussian mechanisms in a sum: of the parameters, of the loss, and of the right answers."""
-_FARTHEST: Final = 8.7
+_LARGEST_DRAW: Final = 8.7
 """Standard deviations that no draw of `standard_normal` exceeds: the root of 108 ln 2."""
 _ROOM: Final = 2.0 ** (WORD_BITS - 2)
 """Bound on noise, so that adding it to a sum that fits does not wrap around."""
@@ -77,7 +77,7 @@ class SumNoise:
         self.cost = _ACCOUNTED * cost_of(Noise(self.multiplier, norm=self.norm, delta=policy.delta))
         """Privacy cost of a sum."""
         self._learning = learning
-        if _FARTHEST * max(self._deviations(owners, owners)) >= _ROOM:
+        if _LARGEST_DRAW * max(self._deviations(owners, owners)) >= _ROOM:
             raise ValueError(
                 f"adaptation.noise = {policy.deviation:g} does not fit the words of a sum over {owners} data owners"
             )

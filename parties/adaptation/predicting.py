@@ -34,8 +34,7 @@ from tacit.protocol.inference.model_owner import InferenceModelOwner
 
 
 def prediction_plan(terms: Terms, parameters: ParameterShares) -> PassPlan:
-    """Plan of a data owner with all trained parameters. ValueError as for Planned, and for adapters of another
-    training."""
+    """Plan of a data owner with all parameters. ValueError as for Planned, and for adapters of another training."""
     learning = learning_of(adaptation_terms(terms))
     if [part.shape for part in _tensors(parameters)] != [part.shape for part in _tensors(nothing(learning.sizes))]:
         raise ValueError(f"it computes beside adapters of {learning.learning}; what was learned here has other sizes")

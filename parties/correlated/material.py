@@ -87,8 +87,7 @@ class Request(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
     @property
     def receivers(self) -> tuple[int, ...]:
-        """Ranks that receive the correction, and so draw no dependent words; if all receive it, it is public, not
-        shared."""
+        """Ranks that receive the correction, and draw no dependent words; if all do, it is public, not shared."""
         return (self.receiver,)
 
     def free(self, rank: int) -> list[Draw]:

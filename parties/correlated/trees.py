@@ -129,7 +129,7 @@ def below(rank: int, roots: Words, keys: ThresholdKeys, places: Words) -> Words:
     count, own = at.size, np.arange(at.size, dtype=np.intp).reshape(at.shape)
     seeds = np.repeat((roots & _SEED)[None], several, 0)
     controls, total = np.full(at.shape, -rank & _ONES, np.uint64), np.zeros(at.shape, np.uint64)
-    hashes = _Room(len(_CIPHERS), count)
+    hashes = _HashBuffer(len(_CIPHERS), count)
     for level in range(levels):
         right = _bit(at, levels, level)
         chosen = right.astype(np.intp)
@@ -163,7 +163,7 @@ class _Walk:
         first = np.zeros(trees, np.uint64)
         self._controls: Words = np.stack([first, ~first])
         """Shape [owners, trees], as words of equal bits."""
-        self._room = _Room(keys, 2 * trees)
+        self._hashes = _HashBuffer(keys, 2 * trees)
         self._own = np.arange(2 * trees, dtype=np.intp).reshape(2, trees)
         self._sides: Words
 
@@ -175,7 +175,7 @@ class _Walk:
 
     def hash(self) -> Words:
         """Hash under every key, [keys, owners, trees, 2]; once ahead of each step."""
-        sides = self._room.fill(self.seeds)
+        sides = self._hashes.fill(self.seeds)
         self._sides = sides.reshape(len(sides), *self.seeds.shape)
         return self._sides
 
@@ -211,7 +211,7 @@ class _Contexts(local):
 _CONTEXTS: Final = _Contexts()
 
 
-class _Room:
+class _HashBuffer:
     """Buffer for hashes of many seeds under the first keys, which is reused."""
 
     def __init__(self, keys: int, seeds: int) -> None:

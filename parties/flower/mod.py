@@ -68,24 +68,24 @@ def _refusing(what: str = "") -> Iterator[None]:
         raise RefusedError(f"{what}{error}") from None
 
 
-class _Happened(msgspec.Struct, frozen=True, array_like=True):
+class _MachineInput(msgspec.Struct, frozen=True, array_like=True):
     """An input of a machine: a message of the server, or its vector, float64 little-endian, with a weight."""
 
     message: bytes
     weight: int = 0
 
 
-class _File(msgspec.Struct):
+class _SumFile(msgspec.Struct):
     settings: SumSettings
     smallest_cohort: int
     """From the client's policy."""
     drawn: list[bytes]
-    happened: list[_Happened]
+    happened: list[_MachineInput]
     said: bytes
 
 
 @dataclass
-class _Draws:
+class _ReplayedEntropy:
     """The random bytes of a machine: recorded ones first, then new ones, which are recorded."""
 
     drawn: list[bytes]
@@ -101,15 +101,15 @@ class _Draws:
 class ResumedSum:
     """One client in one sum. The caller holds the client's journal, and with it the lock, during its use."""
 
-    def __init__(self, path: Path, key: bytes, kept: _File, roster: Roster, keys: PartyKeys) -> None:
+    def __init__(self, path: Path, key: bytes, kept: _SumFile, roster: Roster, keys: PartyKeys) -> None:
         self._path = path
         self._box = SecretBox(key)
         self._kept = kept
         self._hasher = hashlib.sha256()
         self._client = SumClient(
-            kept.settings, roster, keys, entropy=_Draws(kept.drawn), smallest_cohort=kept.smallest_cohort
+            kept.settings, roster, keys, entropy=_ReplayedEntropy(kept.drawn), smallest_cohort=kept.smallest_cohort
         )
-        self.first = self._told(self._client.start(_NOW))
+        self.first = self._hashed(self._client.start(_NOW))
         """The first frames to the server."""
         for happened in kept.happened:
             self._feed(happened)
@@ -119,7 +119,7 @@ class ResumedSum:
         cls, path: Path, key: bytes, settings: SumSettings, roster: Roster, keys: PartyKeys, *, smallest_cohort: int
     ) -> ResumedSum:
         """Enter a sum, and discard the state of any other. key: 32 bytes. ValueError as for SumClient."""
-        kept = cls(path, key, _File(settings, smallest_cohort, [], [], b""), roster, keys)
+        kept = cls(path, key, _SumFile(settings, smallest_cohort, [], [], b""), roster, keys)
         kept.save()
         return kept
 
@@ -131,7 +131,7 @@ class ResumedSum:
                 f"{keys.name!r} is in no secure sum: it was not asked, that is over, or its SuperNode started again"
             )
         try:
-            file = msgspec.msgpack.decode(SecretBox(key).decrypt(path.read_bytes()), type=_File)
+            file = msgspec.msgpack.decode(SecretBox(key).decrypt(path.read_bytes()), type=_SumFile)
         except (CryptoError, msgspec.MsgspecError):
             raise RefusedError(f"{path} is not what this client wrote in this sum: remove it") from None
         if file.settings.title != title:
@@ -153,28 +153,28 @@ class ResumedSum:
         return self._client.outcome
 
     def hear(self, message: bytes) -> list[bytes]:
-        return self._new(_Happened(message))
+        return self._new(_MachineInput(message))
 
     def contribute(self, vector: npt.NDArray[np.float64], weight: int) -> list[bytes]:
         """Submit its vector. ValueError as for SumClient."""
-        return self._new(_Happened(vector.astype("<f8").tobytes(), weight))
+        return self._new(_MachineInput(vector.astype("<f8").tobytes(), weight))
 
     def save(self) -> None:
         self._kept.said = self._hasher.digest()
         replace_file(self._path, self._box.encrypt(msgspec.msgpack.encode(self._kept)))
 
-    def _new(self, happened: _Happened) -> list[bytes]:
+    def _new(self, happened: _MachineInput) -> list[bytes]:
         said = self._feed(happened)
         self._kept.happened.append(happened)
         return said
 
-    def _feed(self, happened: _Happened) -> list[bytes]:
+    def _feed(self, happened: _MachineInput) -> list[bytes]:
         if happened.weight:
             vector = np.frombuffer(happened.message, "<f8")
-            return self._told(self._client.contribute(vector, _NOW, weight=happened.weight))
-        return self._told(self._client.receive(happened.message, _NOW))
+            return self._hashed(self._client.contribute(vector, _NOW, weight=happened.weight))
+        return self._hashed(self._client.receive(happened.message, _NOW))
 
-    def _told(self, said: list[bytes]) -> list[bytes]:
+    def _hashed(self, said: list[bytes]) -> list[bytes]:
         for message in said:
             self._hasher.update(message)
         return said

@@ -263,13 +263,13 @@ async def run_data_owner(
             learned = None if file.adaptation is None else read_learned(party.folder)
             answers = own_answers(party.folder, images, learned)
             with EventFile(party.folder.events(party.name), party.name) as log:
-                await _Asking(party, images, learned, answers, EventLog(log, tell), hooks).finish()
+                await _InferenceRun(party, images, learned, answers, EventLog(log, tell), hooks).finish()
         except InferenceError as error:
             return PartyOutcome(Ended(error.code or Code.LOCAL, str(error)))
         return PartyOutcome(Ended(None, "all images are answered"), answers_of(images, answers))
 
 
-class _Asking:
+class _InferenceRun:
     def __init__(
         self,
         party: OpenedParty[DataOwnerFile],

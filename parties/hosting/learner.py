@@ -58,7 +58,7 @@ from tacit.protocol.inference.results import Agreed
 from tacit.protocol.sum.policy import Policy
 
 
-class _Asking(LearningDataOwner):
+class _TermsRequest(LearningDataOwner):
     KEEPS: ClassVar[bool] = False
 
 
@@ -172,7 +172,7 @@ async def learn(
             event_log.write(InputNoted(detail=note))
         ended = Ended(None, "all rounds were learned before")
         if kept is None or learned < own.rounds:
-            learning = _Learning(party, own, source, log, tell, hooks)
+            learning = _TrainingRun(party, own, source, log, tell, hooks)
             kept = await learning.agree(kept)
             ended = await learning.follow(kept, last)
     return PartyOutcome(ended, learned_adapters(folder.events(party.name), folder.adapters, kept, own.rounds))
@@ -235,7 +235,7 @@ def owner_settings(
 
 
 @dataclass(frozen=True)
-class _Learning:
+class _TrainingRun:
     party: OpenedParty[DataOwnerFile]
     own: LearningSection
     source: Source
@@ -261,7 +261,7 @@ class _Learning:
             return kept
         file, own = self.party.file, self.own
         settings = self._owner(None)
-        asking = _Asking(
+        asking = _TermsRequest(
             self.party.name,
             self.party.roster,
             request=InferenceRequest(

@@ -45,7 +45,7 @@ class Server:
     ) -> None:
         named, _ = named_functions("Server", {"model": model, "data": data, "training": train}, keep=False)
         self.experiment = experiment_of("Server", named, clients=clients, rounds=rounds, keys=keys)
-        with _told():
+        with _public_errors():
             self._party = open_party(ServerFile, Path(party))
 
     def run(self, show: Tell = lambda event: None) -> FederationResult:
@@ -61,7 +61,7 @@ class Server:
                 reasons[event.text].append("server")
             show(event)
 
-        with _told():
+        with _public_errors():
             outcome = asyncio.run(run_server(self._party, show=watch, hooks=ServerHooks(self.experiment)))
         assert outcome.run is not None
         assert isinstance(outcome.result, Summary)
@@ -83,7 +83,7 @@ class Client:
         train: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         self._workload = Workload(model=model, data=data, train=train)
-        with _told():
+        with _public_errors():
             opened = open_party(ClientFile, Path(party))
         # Given functions replace those that the server names, so nothing is imported.
         policy = msgspec.structs.replace(opened.file.policy, factories=("*",))
@@ -98,7 +98,7 @@ class Client:
 
         hooks = ClientHooks()
         hooks.stay, hooks.spent, hooks.workload = stay, spent, self._workload
-        with _told():
+        with _public_errors():
             ended = asyncio.run(run_client(self._party, show=show, hooks=hooks)).ended
         if ended.code is not None:
             raise FederationError(f"{self._party.name}: {ended.detail}")
@@ -106,7 +106,7 @@ class Client:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _public_errors() -> Iterator[None]:
     """Raise errors that an owner can fix as FederationError, except those with a builtin type."""
     try:
         yield

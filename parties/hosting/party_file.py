@@ -44,8 +44,7 @@ Rounds = Annotated[int, Meta(description="Rounds of training; the same for all p
 
 
 class SummingSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[adaptation] of a dealer, which also serves the sums of the data owners' shares. ValueError if keys
-    contradict."""
+    """[adaptation] of a dealer, which also serves the data owners' sums of shares. ValueError if keys contradict."""
 
     sums: Annotated[
         str,
@@ -88,14 +87,12 @@ class TeachingSection(TeachingConfiguration, frozen=True, forbid_unknown_fields=
     """[adaptation] of a model owner. ValueError if keys contradict."""
 
     purpose: Annotated[
-        Purpose,
-        Meta(description='Purpose of the sessions: "learning" (training), or "prediction" with the trained adapters.'),
+        Purpose, Meta(description='Purpose: "learning" (training), or "prediction" with the trained adapters.')
     ] = "learning"
     classes: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...],
         Meta(
-            description="Names of the classes that data owners train, in the order that numbers them; sent to "
-            "data owners.",
+            description="Class names of the training, in the order that numbers them; sent to data owners.",
             max_length=4096,
         ),
     ] = ()
@@ -244,8 +241,7 @@ class PartyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     key: Annotated[str, Meta(description="The party's own key file, NAME.key.", min_length=1)]
     roster: Annotated[str, Meta(description="The roster, the same for all parties.", min_length=1)] = "roster.toml"
     directory: Annotated[
-        str,
-        Meta(description="Folder for all files that the party writes; not shared with other parties.", min_length=1),
+        str, Meta(description="Folder for all files that the party writes; of this party alone.", min_length=1)
     ] = "state"
     log: Annotated[LogConfiguration, Meta(description="The human-readable log.")] = LogConfiguration()
 
@@ -374,10 +370,7 @@ class OfferSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ),
     ] = 0
     images_a_day: Annotated[
-        int,
-        Meta(
-            description="Images that each data owner may send to inference in a day (UTC), refused ones included.", ge=1
-        ),
+        int, Meta(description="Images of each data owner in a day (UTC), refused ones included.", ge=1)
     ] = 10_000
     refused_a_day: Annotated[
         int,
@@ -445,10 +438,7 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
     policy: Annotated[OfferSection, Meta(description="Limits of this model owner for data owners.")] = OfferSection()
     adaptation: Annotated[
         TeachingSection | None,
-        Meta(
-            description="Data owners train adapters beside the model instead of private inference; the model "
-            "owner does not learn the result."
-        ),
+        Meta(description="Data owners train adapters beside the model, which the model owner does not learn."),
     ] = None
 
     @property
@@ -655,7 +645,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
 
 def _converted(kind: type[Kind], data: dict[str, Any], path: Path) -> Kind:
     try:
-        return msgspec.convert(_at_home(data, path.parent), kind, dec_hook=read_section)
+        return msgspec.convert(_absolute_paths(data, path.parent), kind, dec_hook=read_section)
     except msgspec.ValidationError as error:
         raise PartyFileError(f"{path}: {refusal(error, data, kind)}") from None
 
@@ -669,18 +659,18 @@ def party_toml(role: str) -> str:
     """An example file for this role, every key explained. KeyError for an unknown role."""
     kind = ROLES[role]
     title = "# What a party on a host of its own is told. Paths are taken from the folder of this file."
-    judged = "".join(f"#   {line}\n" for line in _judged()) if kind is ClientFile else ""
+    judged = "".join(f"#   {line}\n" for line in _policy_lines()) if kind is ClientFile else ""
     if judged:
         judged = f"\n# What [policy] accepts in each field of a server's proposal:\n{judged}"
     return f"{title}\n{party_text(kind(**kind.example))}{judged}"
 
 
-def _judged() -> Iterator[str]:
+def _policy_lines() -> Iterator[str]:
     for field, rule in rules():
         yield f"{field}: {rule.accepts}"
 
 
-def _at_home(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _absolute_paths(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     defaults = {"roster": "roster.toml", "directory": "state"}
     home = at_home({**defaults, **data}, ("key", "roster", "directory", "model", "calibration", "start"), folder)
     if data.get("images") != "digits":

@@ -159,7 +159,7 @@ def check(name: str) -> Callable[[Look], Callable[..., CheckResult]]:
     def decorate(look: Look) -> Callable[..., CheckResult]:
         @wraps(look)
         def run(*given: object, needs: Sequence[CheckResult] = ()) -> CheckResult:
-            if left_out := _left_out(name, [one for one in (*given, *needs) if isinstance(one, CheckResult)]):
+            if left_out := _skipped(name, [one for one in (*given, *needs) if isinstance(one, CheckResult)]):
                 return left_out
             try:
                 found = look(*(one.value if isinstance(one, CheckResult) else one for one in given))
@@ -182,7 +182,7 @@ def _failed(name: str, error: Exception) -> CheckResult:
     return CheckResult(Finding(name, state, " ".join(detail.split())))
 
 
-def _left_out(name: str, needs: Sequence[CheckResult]) -> CheckResult | None:
+def _skipped(name: str, needs: Sequence[CheckResult]) -> CheckResult | None:
     lacking = [need.finding.check for need in needs if not need.passed]
     return CheckResult(Finding(name, "untested", f"waits for {', '.join(lacking)}")) if lacking else None
 
@@ -715,7 +715,7 @@ async def _check_peer(peer: Peer, file: PartyFile, keys: CheckResult, roster: Ch
         name, needs = peer.prefix + stage, results[-1:]
         if stage == "tcp":
             needs = [keys, roster, *needs]
-        result = _left_out(name, needs)
+        result = _skipped(name, needs)
         try:
             if result is None and stage == "tcp":
                 _check_idle(file, f"has its link to the {peer.what} now: `tacit status` says how it stands")

@@ -46,9 +46,8 @@ from tacit.protocol.inference.schedule import (
 def block_requests(
     shape: Shape, scales: Scales, numbers: Mapping[str, int], *, pool: bool = False
 ) -> tuple[AnyBlockRequest, ...]:
-    """Correlated randomness that the program requests, in this order.
-
-    numbers: those of the weight masks' requests; pool: whether the block is an attention pool."""
+    """Correlated randomness that the program requests, in this order; `numbers` are those of the weight masks'
+    requests. pool: whether the block is an attention pool."""
     rows = (shape.images, shape.tokens)
     linear = block_layer_shapes(shape.width, shape.hidden, pool=pool).items()
     gelu, sums, hidden = scales.gelu, shape.scores[:-1], (*rows, shape.hidden)
@@ -78,10 +77,8 @@ def _exponential_requests(shape: Shape, scales: Scales) -> Iterator[AnyBlockRequ
 
 
 class BlockProgram:
-    """One pass of one block at one party: prepared ahead of the input, used once.
-
-    pool: whether it is an attention pool, whose attention replaces the input; its output is the mean of each token
-    behind its centred values."""
+    """One pass of one block at one party: prepared ahead of the input, used once. pool: whether it is an attention
+    pool, whose attention replaces the input. It outputs the mean of each token behind its centred values."""
 
     def __init__(
         self, party: Party, shape: Shape, scales: Scales, layers: Mapping[str, FixedLinear], *, pool: bool = False

@@ -479,6 +479,6 @@ class ServingParty(Generic[MachineT]):
     async def _leave(self) -> None:
         raise NotImplementedError
 
-    def _tell_end(self, ended: InferenceEnded, **fields: Any) -> None:
+    def _report_end(self, ended: InferenceEnded, **fields: Any) -> None:
         code = None if ended.code is None else ended.code.name
         self.event_log.write(InferenceSessionEnded(code=code, detail=ended.detail, culprit=ended.culprit, **fields))

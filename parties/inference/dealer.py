@@ -95,7 +95,7 @@ class DealerParty(ServingParty[InferenceDealer]):
             elif isinstance(output, InferenceEnded):
                 if machine in self._service.sessions.values():
                     dealt = self._work[machine].dealt if machine in self._work else {}
-                    self._tell_end(output, peers=list(machine.owners), preprocessing_bytes=dict(dealt))
+                    self._report_end(output, peers=list(machine.owners), preprocessing_bytes=dict(dealt))
                 elif output.code is not None:
                     self.event_log.write(
                         MessageRefused(member=output.culprit, code=output.code.name, detail=output.detail)

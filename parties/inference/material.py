@@ -54,13 +54,13 @@ Degree = Annotated[int, Meta(ge=1, le=LARGEST_DEGREE)]
 Bits = Annotated[int, Meta(ge=2, le=WORD_BITS)]
 
 
-class _Shared(Request, frozen=True):
+class _SharedRequest(Request, frozen=True):
     @property
     def receiver(self) -> int:
         return DATA_OWNER
 
 
-class Narrow(_Shared, frozen=True):
+class Narrow(_SharedRequest, frozen=True):
     """Ring extension of a value of few bits: powers of its mask, and their products with the masks of a factor."""
 
     shape: Shape
@@ -129,7 +129,7 @@ class Contraction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     letters: Annotated[str, Meta(max_length=32)]
 
 
-class Products(_Shared, frozen=True):
+class Products(_SharedRequest, frozen=True):
     """Products of shared operands, each of which is masked and opened once for all its products."""
 
     operands: Annotated[tuple[Shape, ...], Meta(max_length=LARGEST_OPERANDS)]
@@ -155,7 +155,7 @@ class Products(_Shared, frozen=True):
         return (contracted(each.letters, masks[each.left], masks[each.right], self.words) for each in self.products)
 
 
-class Scores(_Shared, frozen=True):
+class Scores(_SharedRequest, frozen=True):
     """Products of queries [..., T, d] and keys [..., T, d], and the first harmonic of every entry of both.
 
     One period is the lowest `queries` or `keys` bits of the opened sum, and so of the mask."""
@@ -187,7 +187,7 @@ def turned(words: torch.Tensor, bits: int) -> torch.Tensor:
     return place & ((1 << COARSE) - 1)
 
 
-class Waves(_Shared, frozen=True):
+class Waves(_SharedRequest, frozen=True):
     """Harmonics of the mask of a value, whose lowest COARSE bits are one period.
 
     For wider values, CHECK_HARMONICS harmonics of the whole ring's period follow, with NORM_WAVE_BITS fractional bits,

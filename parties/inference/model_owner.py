@@ -169,7 +169,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             del self._conversations[machine], self._programs[machine]
         over = conversation.ended
         assert over is not None
-        self._tell_end(
+        self._report_end(
             over,
             peers=[machine.peer],
             passes=machine.number,

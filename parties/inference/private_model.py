@@ -110,14 +110,14 @@ def prepared_model(
     return PrivateModel(public, weights, digest(InferenceLabel.WEIGHTS, salt, *weight_octets(weights)))
 
 
-class _Stated(msgspec.Struct):
+class _ProtocolTag(msgspec.Struct):
     protocol: Annotated[str, Meta(max_length=32, pattern=PRINTABLE)] = "tacit"
 
 
 def stated_protocol(terms: Terms) -> str:
     """Protocol stated by the model owner; empty if unreadable."""
     try:
-        return msgspec.msgpack.decode(terms.arithmetic, type=_Stated).protocol
+        return msgspec.msgpack.decode(terms.arithmetic, type=_ProtocolTag).protocol
     except (msgspec.MsgspecError, RecursionError):
         return ""
 

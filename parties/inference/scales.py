@@ -397,14 +397,14 @@ def measured(
         streams = [exact.embed(exact.patches(part.double())) for part in parts]
         for block in exact.blocks:
             assert isinstance(block, Block)
-            found.append(_joined(block, [_Seen.of(block, x, margin) for x in streams], margin))
+            found.append(_joined(block, [_MeasuredBlock.of(block, x, margin) for x in streams], margin))
             streams = [block(x) for x in streams]
     last = _widened([_variance(exact.pooled(x)) for x in streams], margin**2)
     return found, last
 
 
 @dataclass(frozen=True, repr=False)
-class _Seen:
+class _MeasuredBlock:
     variances: tuple[Interval, Interval, Interval, Interval]
     """Before both LayerNorms, of the class token and of the others."""
     norms: torch.Tensor
@@ -413,7 +413,7 @@ class _Seen:
     hidden: float
 
     @classmethod
-    def of(cls, block: Block, x: torch.Tensor, margin: float) -> _Seen:
+    def of(cls, block: Block, x: torch.Tensor, margin: float) -> _MeasuredBlock:
         functions = functions_of(block)
         query, key, _ = _vectors(block, x)
         key = key - key.mean(2, keepdim=True)
@@ -442,7 +442,7 @@ def before_norm(exact: FriendlyTransformer, images: torch.Tensor, margin: float)
     return _lifted(exact.norm_pre, _widened(first, margin**2), _widened(others, margin**2))
 
 
-def _joined(block: Block, seen: Sequence[_Seen], margin: float) -> tuple[Bounds, torch.Tensor]:
+def _joined(block: Block, seen: Sequence[_MeasuredBlock], margin: float) -> tuple[Bounds, torch.Tensor]:
     variances = [_widened([each.variances[place] for each in seen], margin**2) for place in range(4)]
     # The margin applies to the product of both norms.
     norms = torch.stack([each.norms for each in seen]).amax(0).clamp(min=_LEAST_NORM) * math.sqrt(margin)

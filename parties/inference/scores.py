@@ -181,9 +181,9 @@ _SQUARED_BITS: Final = 44
 _UNSQUARED_HARMONICS: Final = 12
 _SQUARED_HARMONICS: Final = 24
 """Beyond this number another squaring is cheaper."""
-_FURTHEST: Final = 24.0
+_BASE_LIMIT: Final = 24.0
 """Largest base of squarings: exp(24) with the precision of one squaring exceeds the available bits."""
-_BEYOND: Final = 0.3
+_TAIL_TOLERANCE: Final = 0.3
 """Relative tolerance of exponentials that exceed any sum in range by themselves."""
 _BEND: Final = 6.0
 """Multiple of the largest sum in range beyond which the exponential's continuation grows slowly."""
@@ -315,9 +315,9 @@ def _fitted_exponential(
     functions: Functions, bounds: Bounds, tokens: int, reach: float, period: float, squarings: int
 ) -> Wave:
     divisor = float(1 << squarings)
-    if functions.degree is None and reach / divisor > _FURTHEST:
+    if functions.degree is None and reach / divisor > _BASE_LIMIT:
         raise FitError(
-            f"scores can reach {reach:.4g}, and {_FURTHEST * 2**MOST_SQUARINGS:.4g} is the most that a softmax with "
+            f"scores can reach {reach:.4g}, and {_BASE_LIMIT * 2**MOST_SQUARINGS:.4g} is the most that a softmax with "
             f"{MOST_SQUARINGS} squarings serves"
         )
     if squarings:
@@ -343,7 +343,7 @@ def _fitted_exponential(
         return found
 
     def allowed(scores: Floats) -> Floats:
-        relative = np.where(functions.exponential(scores) <= bounds.total, _TOLERANCE, _BEYOND)
+        relative = np.where(functions.exponential(scores) <= bounds.total, _TOLERANCE, _TAIL_TOLERANCE)
         found: Floats = relative * np.maximum(function(scores), 1.0)
         return found
 

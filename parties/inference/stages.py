@@ -231,7 +231,7 @@ class Head(ModelStage):
         sizes = self.public.sizes
         linear = layers["head"].prepared(party, (images,), STREAM)
         request = _pooled_request(sizes, images)
-        wide = None if request is None else _Wide(party, request)
+        wide = None if request is None else _TokenExtension(party, request)
         scales = self.public.head.norm
         norm = None if scales is None else LayerNormProgram(party, "final norm", self._normed(images), scales)
 
@@ -269,7 +269,7 @@ def _pooled_request(sizes: Sizes, images: int) -> Narrow | None:
     return None
 
 
-class _Wide:
+class _TokenExtension:
     """The POOLED highest bits of tokens, opened under a mask: shares of them modulo 2^STREAM. Used once."""
 
     def __init__(self, party: Party, request: Narrow) -> None:

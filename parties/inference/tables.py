@@ -104,8 +104,7 @@ class LookedUp:
         return outside([(self, limits)])[0]
 
     def _compared(self, limits: Range) -> tuple[torch.Tensor, torch.Tensor]:
-        """Positions [n, 2] at which the threshold of every value is evaluated, and the excess of 1 in the results
-        [n]."""
+        """Positions [n, 2] at which each threshold is evaluated, and the excess of 1 in the results [n]."""
         levels = self.levels
         units = (self._place >> (PLACE - levels)).reshape(-1, 1).cpu()
         # Strictly above the unit of the lower bound, since a value may seem to be one higher than it is.
@@ -127,8 +126,7 @@ class LookedUp:
         return share.reshape(self._place.shape).to(self._device), outside.sum().to(self._device)
 
     def value(self, values: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
-        """The share modulo 2^64 of a function, given int64 [2^index] values at the intervals' lower ends, and slopes
-        per unit."""
+        """The share modulo 2^64 of a function: int64 [2^index] values at the intervals' lower ends, and slopes."""
         assert self._points is not None
         interval, rest = (part.numpy() for part in self._request.place(self._place.reshape(-1).cpu()))
         level, slope = (_windows(table, interval) for table in (values, slopes))

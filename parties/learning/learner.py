@@ -150,7 +150,7 @@ class Learner:
         check_configuration(configuration, task, self._model)
         self.layout = task.layout(self._model)
         self._units = update_units(configuration, self.layout)
-        self._lacks = configuration.fixed.size > 0
+        self._needs_fixed = configuration.fixed.size > 0
         """Whether the fixed tensors of the model are still to come."""
         self._x, self._y, self._held_out = divided(x, y, task)
         counts = task.protection.counts_samples(task.training)
@@ -202,7 +202,7 @@ class Learner:
             self.layout.load_fixed(self._model, data)
         except ValueError as error:
             raise TaskError(str(error)) from None
-        self._lacks, self._first_buffers = False, self.layout.local(self._model)
+        self._needs_fixed, self._first_buffers = False, self.layout.local(self._model)
 
     def plain(self, model: bytes, key: GroupKey | None) -> Flat:
         """The server's model in the clear, float32 [size], with the client's own part in it, if any; its local buffers
@@ -251,7 +251,7 @@ class Learner:
 
         Nothing is kept of it before `keep`. TaskError if the server went back to before the kept state;
         CraftedModelError, before it trains, if the tripwire detects a crafted model."""
-        if self._lacks:
+        if self._needs_fixed:
             raise TaskError("the part of the server's model that is not trained has not come")
         began_with = self._digest(model)
         self.remembered.check_round(round, began_with)

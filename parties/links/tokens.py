@@ -53,8 +53,7 @@ class Verdict(Enum):
 
 class _Token(msgspec.Struct):
     signing: str
-    """The peer's public key. Another key starts a new history, except a server's new keys: a client keeps its
-    tokens."""
+    """The peer's public key. Another key starts a new history; a server's new keys keep the client's tokens."""
     count: int = 0
     """Starts known to both sides."""
     token: bytes = _NONE
@@ -64,7 +63,7 @@ class _Token(msgspec.Struct):
     """At a server: the client has presented the token since, so its folder has it."""
 
 
-class _Kept(msgspec.Struct, omit_defaults=True):
+class _TokensState(msgspec.Struct, omit_defaults=True):
     peers: dict[str, _Token] = {}
     journal: int = 0
     """Least number of lines in a client's journal."""
@@ -81,9 +80,9 @@ class TokenFile:
         self._turn = threading.Lock()
         self._files = files
         try:
-            self._kept = msgspec.json.decode(files.read(path), type=_Kept)
+            self._kept = msgspec.json.decode(files.read(path), type=_TokensState)
         except FileNotFoundError:
-            self._kept = _Kept()
+            self._kept = _TokensState()
         except (OSError, msgspec.MsgspecError) as error:
             raise TokenFileError(f"{path} cannot be read ({error}): make it accessible, or restore it") from None
 

@@ -1,2 +1,1 @@
-"""Transformations of a client's update before it is summed: one file for each protection, and encryption beside
-them."""
+"""Transformations of a client's update before the sum: one file per protection, and encryption beside them."""

@@ -74,7 +74,7 @@ class _BinaryWeights(Scheme, frozen=True, kw_only=True):
         self.probabilities(work.layout(model))
 
 
-class _Alone(_BinaryWeights, frozen=True, kw_only=True):
+class _IndependentWeights(_BinaryWeights, frozen=True, kw_only=True):
     """Weights that each client draws alone: the server does not move a coordinate with too few contributors, which
     protects them from recipients of the model."""
 
@@ -108,14 +108,14 @@ class _Alone(_BinaryWeights, frozen=True, kw_only=True):
         return binary_weights(basis.layout, self.probabilities(basis.layout), _words(seed, basis.layout.size))
 
 
-class BinaryWeights(_Alone, frozen=True, kw_only=True, tag="binary-weights"):
+class BinaryWeights(_IndependentWeights, frozen=True, kw_only=True, tag="binary-weights"):
     about: ClassVar[str] = "Every client zeroes random coordinates, others in every round."
 
     def client(self, basis: Basis) -> ClientSide:
         return _Client(basis, lambda trained: self.draw(basis, trained.random))
 
 
-class LockedBinaryWeights(_Alone, frozen=True, kw_only=True, tag="locked-binary-weights"):
+class LockedBinaryWeights(_IndependentWeights, frozen=True, kw_only=True, tag="locked-binary-weights"):
     """The same weights in every round, as long as the client's session lasts."""
 
     about: ClassVar[str] = "Every client zeroes random coordinates, always the same ones."

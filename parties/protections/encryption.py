@@ -120,8 +120,7 @@ class GroupModel:
         return ModelKey.draw(self._layout, random, matrix=self._matrix)
 
     def plain(self, model: bytes, group_key: GroupKey | None) -> Flat:
-        """Decrypt a model of the server, little-endian float32 bytes: float32 [size]. group_key: None if it is not
-        encrypted."""
+        """Decrypt a model of the server, little-endian float32 bytes: float32 [size]. None: it is not encrypted."""
         flat = np.frombuffer(model, "<f4").astype(np.float32, copy=False)
         return flat if group_key is None else self.key(group_key).decrypt(flat)
 

@@ -171,7 +171,7 @@ class FedRSMClient(ClientSide):
         )
 
     def choose(self, trained: nn.Module, model: Flat) -> list[Layer]:
-        """Choose layers to keep back after training `model`, float32 [D], to `trained`, which holds the former
+        """Choose layers to keep back after training `model`, float32 [D], to `trained`, which holds `model`
         afterwards."""
         from tacit.models.representation import alteration, consistency
 
@@ -213,8 +213,7 @@ class FedRSMServer(ServerSide):
         return np.asarray(senders >= self._fewest)
 
     def senders(self, total: Total, contributors: int) -> dict[str, int]:
-        """Number of clients that sent each layer, by name. ValueError for an impossible sum of so many
-        contributions."""
+        """Number of senders of each layer, by name. ValueError for an impossible sum of so many contributions."""
         counts = unpack_uploads(
             total.metrics, len(self._layers), self.basis.configuration.clients, contributors=contributors
         )

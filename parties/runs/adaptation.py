@@ -34,8 +34,7 @@ class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, 
         ParallelConfiguration()
     )
     adaptation: Annotated[
-        AdaptationConfiguration,
-        Meta(description="Training of adapters beside a model that data owners do not receive."),
+        AdaptationConfiguration, Meta(description="Training beside a model that data owners do not receive.")
     ] = AdaptationConfiguration()
 
     def __post_init__(self) -> None:

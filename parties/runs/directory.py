@@ -180,8 +180,7 @@ def claim(
     *parts: Path,
     taken: str = "exists already and is not empty: choose another directory with --out",
 ) -> None:
-    """Create a directory for results, or take an empty one. RunDirectoryError if it is `taken`, or cannot be
-    created."""
+    """Create a directory for results, or take an empty one. RunDirectoryError if it is `taken`, or on failure."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
@@ -284,8 +283,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock it as the only process that writes into it. RunInUseError if there is another, OSError if that is
-        unknown."""
+        """Lock it as the only writing process. RunInUseError if there is another, OSError if that is unknown."""
         lock = self.path / "run.lock"
         with writing(lock):
             try:

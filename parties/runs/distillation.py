@@ -44,8 +44,7 @@ class TeacherMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConvertedMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Metrics of a student on test images before distillation: the teacher with polynomials in place of its
-    functions."""
+    """A student's metrics before distillation: the teacher with polynomials in place of its functions."""
 
     accuracy: float
 

@@ -25,8 +25,7 @@ Function = Callable[..., Any]
 
 
 class FederationError(Exception):
-    """A federation failed, or not all of its rounds were completed; the message names the party at fault and the
-    reason."""
+    """A federation failed, or rounds were not completed; the message names the failing parties and the reasons."""
 
     def __init__(self, message: str, result: FederationResult | None = None) -> None:
         super().__init__(message)
@@ -64,8 +63,7 @@ class FederationResult:
         return model.eval()
 
     def checked(self, reasons: Mapping[str, list[str]]) -> FederationResult:
-        """Return this result. FederationError if rounds are missing; reasons: failures, each with the reporting
-        parties."""
+        """Return this result. FederationError if rounds are missing; reasons: failures, each with its reporters."""
         rounds = self.experiment.federation.rounds
         if self.completed == rounds:
             return self

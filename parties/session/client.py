@@ -50,11 +50,11 @@ CANNOT_TRAIN: Final = "it cannot train; its own log says why"
 only."""
 OTHER_CLASSES: Final = "its images have other classes than the task"
 CRAFTED: Final = "its tripwire refuses the model; its own log says why"
-_TOLD: Final[dict[type[Exception], str]] = {OtherClassesError: OTHER_CLASSES, CraftedModelError: CRAFTED}
+_SENT_REASONS: Final[dict[type[Exception], str]] = {OtherClassesError: OTHER_CLASSES, CraftedModelError: CRAFTED}
 STOPPED: Final = "its owner stopped it"
 
 
-_Then = Callable[[Any, float], list[Output]]
+_Callback = Callable[[Any, float], list[Output]]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self._tasks = tasks
         self._task = ClientTask()
         """Task of the last accepted configuration."""
-        self._then: _Then
+        self._callback: _Callback
         """Callback for the last begun work."""
         self._obstacle = ""
         """Reason why it gave up; for this side only."""
@@ -183,8 +183,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             return self._machine.give_up(f"the server sent a message beyond the limits: {event.reason}", now)
         return []
 
-    def _begin(self, work: Work, then: _Then) -> None:
-        self._then = then
+    def _begin(self, work: Work, then: _Callback) -> None:
+        self._callback = then
         self._runner.begin(work)
 
     def _take_work(self, finished: asyncio.Future[Any]) -> list[Output]:
@@ -194,9 +194,9 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
             self._obstacle = " ".join(str(error).split()) or type(error).__name__
             self._event_log.write(events.TrainingFailed(detail=self._obstacle))
-            told = str(error) if isinstance(error, TermsError) else _TOLD.get(type(error), CANNOT_TRAIN)
+            told = str(error) if isinstance(error, TermsError) else _SENT_REASONS.get(type(error), CANNOT_TRAIN)
             return self._machine.give_up(told, now)
-        return self._then(result, now)
+        return self._callback(result, now)
 
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:
         if isinstance(output, Transmit):

@@ -306,7 +306,7 @@ class Shell(Generic[MachineT, EndpointT]):
         self._woken = asyncio.Event()
         self._runner = TaskRunner(hooks.executor, self._woken.set)
         self._ended: Ended | None = None
-        self._told_alive = 0.0
+        self._last_heartbeat = 0.0
         self._stopping = False
 
     async def _serve_until_stopped(self, endpoint: EndpointT) -> Ended:
@@ -334,7 +334,7 @@ class Shell(Generic[MachineT, EndpointT]):
                     await self._perform(endpoint, self._take_work(finished))
                 await self._perform(endpoint, machine.expire(now()))
                 self._event_log.follow(machine.round, machine.phase, machine.traffic)
-                await self._perform(endpoint, self._from_time_to_time())
+                await self._perform(endpoint, self._periodic())
         return self._ended
 
     async def _hear(self, endpoint: EndpointT, event: Event) -> None:
@@ -386,11 +386,11 @@ class Shell(Generic[MachineT, EndpointT]):
     def _report(self, event: LoggedEvent) -> None:
         self._event_log.write(event)
 
-    def _from_time_to_time(self) -> list[Output]:
+    def _periodic(self) -> list[Output]:
         now = self._event_log.now()
-        if now - self._told_alive < ALIVE_SECONDS:
+        if now - self._last_heartbeat < ALIVE_SECONDS:
             return []
-        self._told_alive = now
+        self._last_heartbeat = now
         self._event_log.mention(HeartbeatSent(done=self._runner.done if self._runner.present else 0.0))
         return self._look_around()
 

@@ -43,7 +43,7 @@ NO_SESSION = bytes(32)
 """Session of a client's Hello, which cannot know it yet."""
 
 
-class _Said(Struct, frozen=True):
+class _SentMessage(Struct, frozen=True):
     """A message that may have to be repeated."""
 
     envelope: Envelope
@@ -53,7 +53,7 @@ class _Said(Struct, frozen=True):
     size: int
 
     def __repr__(self) -> str:
-        return f"_Said(envelope={self.envelope!r})"
+        return f"_SentMessage(envelope={self.envelope!r})"
 
 
 class Link:
@@ -87,7 +87,7 @@ class Link:
         """Number of the newest answered link, which outgoing messages have."""
         self._sent = said
         self._received = 0
-        self._kept = deque[_Said]()
+        self._kept = deque[_SentMessage]()
         """The last sent messages that are not acknowledged."""
         self._kept_bytes = 0
         self.due = 0
@@ -104,7 +104,7 @@ class Link:
     def transmit(self, message: Message, *, round: int, payload: Frame | None = None) -> Transmit:
         envelope = self._envelope(type(message), round=round, sequence=self._sent)
         self._sent += 1
-        return self._written(message, envelope, payload)
+        return self._encoded(message, envelope, payload)
 
     def packet(self, frames: Sequence[Frame]) -> Packet:
         return self.accept(decode(frames, self._kinds))
@@ -119,7 +119,7 @@ class Link:
             raise RemoteProtocolError(Code.SEQUENCE, detail + on, culprit=self.peer)
         if self.asking and packet.kind is not Abort:
             raise RemoteProtocolError(Code.SEQUENCE, f"link {self.number} is not agreed on", culprit=self.peer)
-        self._heard(envelope)
+        self._acknowledged(envelope)
         self._received += 1
         self._count(packet)
         return packet
@@ -166,7 +166,7 @@ class Link:
         if len(self._kept) != self._sent - self.due:
             return None
         self._agreed = self.number
-        return [self._resume(self.due), *self._said_again()]
+        return [self._resume(self.due), *self._repeated()]
 
     def answered(self, packet: Packet) -> Packet:
         """Process the peer's answer. Refuses impossible numbers."""
@@ -181,7 +181,7 @@ class Link:
 
     def rest(self) -> list[Transmit] | None:
         """Messages that the peer lacks by its answer; None if they are not kept any more."""
-        return self._said_again() if len(self._kept) == self._sent - self.due else None
+        return self._repeated() if len(self._kept) == self._sent - self.due else None
 
     def within(self, session: bytes) -> Link:
         """The same before any message, in the session that the peer has named."""
@@ -199,21 +199,21 @@ class Link:
         if not numbers_fit:
             detail = f"it goes on with message {envelope.sequence} on link {envelope.link} where link {self.number} "
             raise RemoteProtocolError(Code.SEQUENCE, f"{detail}had come to message {self._received}", culprit=self.peer)
-        self._heard(envelope)
+        self._acknowledged(envelope)
         self.due = envelope.received
 
-    def _heard(self, envelope: Envelope) -> None:
+    def _acknowledged(self, envelope: Envelope) -> None:
         most = self._sent if self._resumes else 0
         if envelope.received > most:
             detail = f"it has received {envelope.received} messages where {most} were said"
             raise RemoteProtocolError(Code.SEQUENCE, detail, culprit=self.peer)
         while self._kept and self._kept[0].envelope.sequence < envelope.received:
-            self._let_go()
+            self._drop_oldest()
 
-    def _let_go(self) -> None:
+    def _drop_oldest(self) -> None:
         self._kept_bytes -= self._kept.popleft().size
 
-    def _said_again(self) -> list[Transmit]:
+    def _repeated(self) -> list[Transmit]:
         again = []
         for said in self._kept:
             envelope = structs.replace(said.envelope, link=self._agreed, received=self._received)
@@ -224,7 +224,7 @@ class Link:
 
     def _resume(self, sequence: int) -> Transmit:
         envelope = structs.replace(self._envelope(Resume, round=0, sequence=sequence), link=self.number)
-        return self._written(Resume(), envelope, None, keep=False)
+        return self._encoded(Resume(), envelope, None, keep=False)
 
     def _envelope(self, kind: type[Message], *, round: int, sequence: int) -> Envelope:
         return Envelope(
@@ -232,14 +232,14 @@ class Link:
             sequence=sequence, link=self._agreed, received=self._received if self._resumes else 0,
         )  # fmt: skip
 
-    def _written(self, message: Message, envelope: Envelope, payload: Frame | None, *, keep: bool = True) -> Transmit:
+    def _encoded(self, message: Message, envelope: Envelope, payload: Frame | None, *, keep: bool = True) -> Transmit:
         frames, phase = encode(message, envelope, payload), _phase(type(message), envelope.round)
         size = sum(map(len, frames))
         if keep and self._resumes:
-            self._kept.append(_Said(envelope, tuple(frames[1:]), phase, size))
+            self._kept.append(_SentMessage(envelope, tuple(frames[1:]), phase, size))
             self._kept_bytes += size
             while len(self._kept) > MOST_KEPT or self._kept_bytes > MOST_KEPT_BYTES:
-                self._let_go()
+                self._drop_oldest()
         self.traffic.sent[envelope.round, phase] += size
         return Transmit(self.peer, frames, phase)
 

@@ -19,8 +19,7 @@ RequestT = TypeVar("RequestT")
 
 
 class RateLimit(Generic[KeyT, RequestT]):
-    """State by peer, a name that the transport has authenticated, or a pair of names of the roster; and waiting
-    requests."""
+    """State by peer (a name that the transport authenticated, or a pair of names), and waiting requests."""
 
     def __init__(self) -> None:
         self._full: dict[KeyT, float] = {}

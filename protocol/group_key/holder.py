@@ -70,7 +70,7 @@ from tacit.protocol.sum.states import SumLabel
 
 
 @dataclass(frozen=True)
-class _Committed:
+class _CommitData:
     """record: the member's last message, and the content that the server must have relayed."""
 
     channel: AgreementKey
@@ -79,7 +79,7 @@ class _Committed:
 
 
 @dataclass(frozen=True)
-class _Contributed(_Committed):
+class _ContributionData(_CommitData):
     transcript: Transcript
     key: bytes = field(default=b"", repr=False)
 
@@ -108,11 +108,11 @@ class GroupKeyMember(Answering[MemberState], outputs=Send | Event | GroupKey | C
             commitment=record[KEY_BYTES : 2 * KEY_BYTES],
             signature=record[2 * KEY_BYTES :],
         )
-        committed = _Committed(channel, contribution, record)
+        committed = _CommitData(channel, contribution, record)
         return self._await(MemberState.AWAIT_PEER_COMMITS, key_commit, committed, now)
 
     def on_peer_commits(self, heard: Heard[PeerKeyCommits], now: float) -> Step[MemberState]:
-        agreement, me, own = self.agreement, self.member, self.at(_Committed)
+        agreement, me, own = self.agreement, self.member, self.at(_CommitData)
         commits = split_records(heard.message.commits, COMMIT_BYTES, list(range(agreement.size)))
         if commits[me] != own.record:
             raise RemoteProtocolError(Code.KEYS, "the list of commitments has another one for this member than it sent")
@@ -123,11 +123,11 @@ class GroupKeyMember(Answering[MemberState], outputs=Send | Event | GroupKey | C
             for other in agreement.others(me)
         )
         contribution = KeyContribution(epoch=agreement.epoch, packets=packets)
-        contributed = _Contributed(own.channel, own.contribution, own.record, transcript)
+        contributed = _ContributionData(own.channel, own.contribution, own.record, transcript)
         return self._await(MemberState.AWAIT_PEER_CONTRIBUTIONS, contribution, contributed, now)
 
     def on_peer_contributions(self, heard: Heard[PeerKeyContributions], now: float) -> Step[MemberState]:
-        me, own = self.member, self.at(_Contributed)
+        me, own = self.member, self.at(_ContributionData)
         transcript = own.transcript
         packets = split_records(heard.message.packets, PACKET_BYTES, self.agreement.others(me))
         contributions = {me: own.contribution}
@@ -144,7 +144,7 @@ class GroupKeyMember(Answering[MemberState], outputs=Send | Event | GroupKey | C
         return self._await(MemberState.AWAIT_PEER_CONFIRMATIONS, confirm, replace(own, record=record, key=key), now)
 
     def on_peer_confirmations(self, heard: Heard[PeerKeyConfirmations], now: float) -> Step[MemberState]:
-        agreement, own = self.agreement, self.at(_Contributed)
+        agreement, own = self.agreement, self.at(_ContributionData)
         records = split_records(heard.message.confirmations, CONFIRMATION_BYTES, list(range(agreement.size)))
         if records[self.member] != own.record:
             raise RemoteProtocolError(Code.SECRET, "the list of confirmations has another one for this member")
@@ -162,12 +162,12 @@ class GroupKeyMember(Answering[MemberState], outputs=Send | Event | GroupKey | C
 
     def _complain(self, accused: int, error: RemoteProtocolError) -> Step[MemberState]:
         complaint = KeyComplaint(
-            epoch=self.agreement.epoch, accused=accused, channel_private=self.at(_Contributed).channel.private
+            epoch=self.agreement.epoch, accused=accused, channel_private=self.at(_ContributionData).channel.private
         )
         name = self.agreement.members[accused]
         return self._aborted(ClientAborted(error.code, f"{name}: {error.detail}", name), self._send(complaint))
 
-    def _await(self, state: MemberState, message: Message, data: _Committed, now: float) -> Step[MemberState]:
+    def _await(self, state: MemberState, message: Message, data: _CommitData, now: float) -> Step[MemberState]:
         """Send this and await the others' messages: one phase for the slowest member, one for the relay."""
         return Step(state, (self._send(message),), data=data, deadline=now + 2 * self.agreement.phase_seconds)
 
@@ -196,7 +196,7 @@ class LastModel(Output):
 
 
 @dataclass(frozen=True)
-class _Fetching:
+class _FetchData:
     incoming: IncomingBlob
     order: ReencryptModel | None
 
@@ -320,16 +320,16 @@ class GroupKeyHolder(
             raise RemoteProtocolError(Code.MODEL, f"the first model is to come from {order.source}")
         if made_here:
             return self._encrypt(order, b"")
-        return self._fetch(HolderState.FETCHING_MODEL, _Fetching(self._incoming(order.model), order), now)
+        return self._fetch(HolderState.FETCHING_MODEL, _FetchData(self._incoming(order.model), order), now)
 
     def on_last_model(self, heard: Heard[KeyedModel], now: float) -> Step[HolderState]:
         self._check_encrypted()
         if heard.message.epoch != self._epoch or heard.message.model.size != self._model_bytes:
             raise RemoteProtocolError(Code.MODEL, "the last model is under another key, or has another length")
-        return self._fetch(HolderState.FETCHING_LAST, _Fetching(self._incoming(heard.message.model), None), now)
+        return self._fetch(HolderState.FETCHING_LAST, _FetchData(self._incoming(heard.message.model), None), now)
 
     def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[HolderState]:
-        fetching = self.at(_Fetching)
+        fetching = self.at(_FetchData)
         incoming = fetching.incoming.after(heard.message.chunk, heard.payload)
         if not incoming.complete:
             return self._fetch(self.state, replace(fetching, incoming=incoming), now)
@@ -377,7 +377,7 @@ class GroupKeyHolder(
         wanted = Reencrypt(order.source, self._keys[order.epoch], former, model, order.round)
         return Step(HolderState.ENCRYPTING, (wanted,), data=order)
 
-    def _fetch(self, state: HolderState, fetching: _Fetching, now: float) -> Step[HolderState]:
+    def _fetch(self, state: HolderState, fetching: _FetchData, now: float) -> Step[HolderState]:
         requests = tuple(self._send(fetch) for fetch in fetching.incoming.requests)
         return Step(state, requests, data=fetching, deadline=self._patience(now))
 

@@ -271,7 +271,7 @@ class Refused(Result):
 
 
 @dataclass(frozen=True)
-class _Agreeing:
+class _AgreementData:
     """model: the server's present one."""
 
     agreement: KeyAgreement
@@ -279,7 +279,7 @@ class _Agreeing:
 
 
 @dataclass(frozen=True)
-class _Encrypting:
+class _EncryptionData:
     """asked: the member that provides the model under the new key, after which round, and the next candidates if it has
     none; outgoing: the model that it fetches for that."""
 
@@ -325,7 +325,7 @@ class GroupKeyKeeper(
         """The members that the server waits for now."""
         if self.attempt is not None:
             return tuple(self.attempt.agreement.members[member] for member in sorted(self.attempt.waiting))
-        if isinstance(self.data, _Encrypting):
+        if isinstance(self.data, _EncryptionData):
             return (self.data.provider,)
         return tuple(sorted(self.data.awaited)) if isinstance(self.data, OutgoingBlob) else ()
 
@@ -374,7 +374,7 @@ class GroupKeyKeeper(
         if self.state is not KeeperState.AGREEING:
             return sender not in self.waiting_for
         message: Any = packet.parse()
-        if sender not in self.at(_Agreeing).agreement.places:
+        if sender not in self.at(_AgreementData).agreement.places:
             return True
         if message.epoch > self._epoch:
             raise RemoteProtocolError(Code.SESSION, f"epoch {message.epoch} of the group key has not begun")
@@ -393,11 +393,11 @@ class GroupKeyKeeper(
             self.attempt = GroupKeyRelay(agreement, now)
 
         said = (report, *(Send(name, start) for name in members))
-        return Step(KeeperState.AGREEING, said, commit, data=_Agreeing(agreement, model))
+        return Step(KeeperState.AGREEING, said, commit, data=_AgreementData(agreement, model))
 
     def on_agreed(self, result: KeyAgreed, now: float) -> Step[KeeperState]:
         agreed = GroupKeyAgreed(epoch=result.epoch, members=list(result.members))
-        agreement, model = self.at(_Agreeing).agreement, self.at(_Agreeing).model
+        agreement, model = self.at(_AgreementData).agreement, self.at(_AgreementData).model
         if not self._configuration.encrypted:
             return self._ready(agreement, result.transcript, None, agreed)
         readers = [name for name in result.members if self._model_epoch is None or name in self._readers]
@@ -411,14 +411,14 @@ class GroupKeyKeeper(
         if source == "remembered":
             asked = tuple((name, round) for round in (self._completed, self._completed - 1) for name in readers)
         outgoing = OutgoingBlob(model, () if source in ("clients", "remembered") else (readers[0],))
-        encrypting = _Encrypting(
+        encrypting = _EncryptionData(
             agreement, result.transcript, source, asked, outgoing, IncomingBlob(NO_BLOB, SumLabel.MODEL)
         )
         announced = announce(model, SumLabel.MODEL) if outgoing.awaited else NO_BLOB
         return self._ask(encrypting, self._limit(now), agreed, model=announced)
 
     def _ask(
-        self, encrypting: _Encrypting, deadline: float | None, *reports: Event, model: Blob = NO_BLOB
+        self, encrypting: _EncryptionData, deadline: float | None, *reports: Event, model: Blob = NO_BLOB
     ) -> Step[KeeperState]:
         provider, round = encrypting.asked[0]
         order = ReencryptModel(
@@ -437,13 +437,13 @@ class GroupKeyKeeper(
         return Step(KeeperState.IDLE, (*told, report, failed))
 
     def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[KeeperState]:
-        outgoing = self.data.outgoing if isinstance(self.data, _Encrypting) else self.at(OutgoingBlob)
+        outgoing = self.data.outgoing if isinstance(self.data, _EncryptionData) else self.at(OutgoingBlob)
         piece = outgoing.chunk(heard.sender, heard.message.chunk)
         answer = Send(heard.sender, Chunk(chunk=heard.message.chunk), payload=piece)
         return Step(self.state, (answer,), outgoing.sent(heard.sender))
 
     def on_keyed_model(self, heard: Heard[KeyedModel], now: float) -> Step[KeeperState]:
-        encrypting, epoch, model = self.at(_Encrypting), heard.message.epoch, heard.message.model
+        encrypting, epoch, model = self.at(_EncryptionData), heard.message.epoch, heard.message.model
         if encrypting.source == "remembered" and (epoch, model) == (self._epoch, NO_BLOB):
             rest = encrypting.asked[1:]
             if rest:
@@ -456,7 +456,7 @@ class GroupKeyKeeper(
         return self._fetch(IncomingBlob(model, SumLabel.MODEL, self._configuration.state))
 
     def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[KeeperState]:
-        encrypting = self.at(_Encrypting)
+        encrypting = self.at(_EncryptionData)
         incoming = encrypting.incoming.after(heard.message.chunk, heard.payload)
         if not incoming.complete:
             return self._fetch(incoming)
@@ -480,7 +480,7 @@ class GroupKeyKeeper(
 
     def on_expire(self, now: float) -> Step[KeeperState]:
         return self.on_drop(
-            self.at(_Encrypting).provider, Code.TIMEOUT, "the model under the new key did not come in time", now
+            self.at(_EncryptionData).provider, Code.TIMEOUT, "the model under the new key did not come in time", now
         )
 
     def on_drop(self, member: str, code: Code, detail: str, now: float) -> Step[KeeperState]:
@@ -498,10 +498,10 @@ class GroupKeyKeeper(
 
     @property
     def _agreement(self) -> KeyAgreement | None:
-        return self.data.agreement if isinstance(self.data, _Agreeing | _Encrypting) else None
+        return self.data.agreement if isinstance(self.data, _AgreementData | _EncryptionData) else None
 
     def _fetch(self, incoming: IncomingBlob) -> Step[KeeperState]:
-        encrypting = replace(self.at(_Encrypting), incoming=incoming)
+        encrypting = replace(self.at(_EncryptionData), incoming=incoming)
         requests = tuple(Send(encrypting.provider, fetch) for fetch in incoming.requests)
         # All of it has one time limit.
         return Step(KeeperState.FETCHING_MODEL, requests, data=encrypting, deadline=self.deadline)

@@ -86,8 +86,7 @@ class TrainingClient(
         return TRAINING_CLIENT_TABLE
 
     def hold(self, fixed: bytes) -> None:
-        """Record that this party has the fixed tensors of this digest from an earlier session, and need not fetch
-        them."""
+        """Record that this party has the fixed tensors of this digest from an earlier session."""
         self._fixed = fixed
 
     @property

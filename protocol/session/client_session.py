@@ -359,13 +359,13 @@ class SessionClient(Machine[TrainingState]):
             return self._over(code, detail, now)
         in_conversation = self.state is not TrainingState.AWAIT_WELCOME or self._link.asking
         if in_conversation and code in (Code.LEFT, Code.TIMEOUT) and heard.message.culprit == self.name:
-            return self._again(detail, now)
+            return self._new_conversation(detail, now)
         return self._ended(code, detail)
 
     def on_resume(self, heard: Heard[Resume], now: float) -> Step[TrainingState]:
         rest = self._link.rest()
         if rest is None:
-            return self._again(f"what {self._server} lacks is not kept any more", now)
+            return self._new_conversation(f"what {self._server} lacks is not kept any more", now)
         waits = self.state is TrainingState.AWAIT_ROUND
         return Step(self.state, tuple(rest), deadline=now + self._patience if waits else None)
 
@@ -389,7 +389,7 @@ class SessionClient(Machine[TrainingState]):
     def on_expire(self, now: float) -> Step[TrainingState]:
         detail = f"no word from {self._server} while it was to {self.state.value}"
         if self._link.broken:
-            return self._again(detail, now)
+            return self._new_conversation(detail, now)
         if self.lost:
             # For so long as the grace lasts.
             return Step(self.state, deadline=now + self._patience)
@@ -456,7 +456,7 @@ class SessionClient(Machine[TrainingState]):
 
         return Step(TrainingState.AWAIT_ROUND, told, commit, deadline=now + self._patience)
 
-    def _again(self, detail: str, now: float) -> Step[TrainingState]:
+    def _new_conversation(self, detail: str, now: float) -> Step[TrainingState]:
         """The conversation cannot resume: begin another one."""
         over = self._over(Code.LEFT, detail, now)
 

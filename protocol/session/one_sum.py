@@ -214,7 +214,7 @@ class SumClient:
 
     def start(self, now: float) -> list[bytes]:
         """The first messages to the server: keys, which need no vector yet."""
-        return self._said(self._machine.start(now))
+        return self._messages(self._machine.start(now))
 
     def contribute(self, vector: npt.ArrayLike, now: float, *, weight: int = 1) -> list[bytes]:
         """Submit its vector, once, after `start`. ValueError unless it is [settings.length] and finite, and its weight
@@ -224,19 +224,19 @@ class SumClient:
             raise ValueError(f"a vector is of finite values and has a weight of 1 or more; its weight is {weight}")
         clipped = np.clip(values, -self._packing.clip, self._packing.clip)
         words = self._packing.encode(clipped * weight, weight, {}, self._rounding).words
-        return self._said(self._machine.contribute(words, now))
+        return self._messages(self._machine.contribute(words, now))
 
     def receive(self, message: bytes, now: float) -> list[bytes]:
-        return self._said(_heard(self._machine, self._link, message, now))
+        return self._messages(_fed(self._machine, self._link, message, now))
 
     def expire(self, now: float) -> list[bytes]:
-        return self._said(self._machine.expire(now))
+        return self._messages(self._machine.expire(now))
 
-    def _said(self, outputs: list[Output]) -> list[bytes]:
+    def _messages(self, outputs: list[Output]) -> list[bytes]:
         for output in outputs:
             if isinstance(output, Contributed | ClientAborted):
                 self.outcome = output
-        return [_written(self._link, output) for output in outputs if isinstance(output, Send)]
+        return [_encoded(self._link, output) for output in outputs if isinstance(output, Send)]
 
 
 class SumServer:
@@ -260,16 +260,16 @@ class SumServer:
 
     def receive(self, sender: str, message: bytes, now: float) -> list[tuple[str, bytes]]:
         """Process a client's message; returns messages with their recipients. KeyError for a name that is no client."""
-        return self._said(_heard(self._machine, self._links[sender], message, now))
+        return self._messages(_fed(self._machine, self._links[sender], message, now))
 
     def drop(self, client: str, now: float) -> list[tuple[str, bytes]]:
         """A client is gone for good: stop waiting for it."""
-        return self._said(self._machine.drop(client, Code.LEFT, "its connection is gone", now))
+        return self._messages(self._machine.drop(client, Code.LEFT, "its connection is gone", now))
 
     def expire(self, now: float) -> list[tuple[str, bytes]]:
-        return self._said(self._machine.expire(now))
+        return self._messages(self._machine.expire(now))
 
-    def _said(self, outputs: list[Output]) -> list[tuple[str, bytes]]:
+    def _messages(self, outputs: list[Output]) -> list[tuple[str, bytes]]:
         for output in outputs:
             if isinstance(output, Summed):
                 contributors = len(output.survivors)
@@ -288,10 +288,10 @@ class SumServer:
                 )
             elif isinstance(output, ServerAborted):
                 self.outcome = output
-        return [(output.to, _written(self._links[output.to], output)) for output in outputs if isinstance(output, Send)]
+        return [(output.to, _encoded(self._links[output.to], output)) for output in outputs if isinstance(output, Send)]
 
 
-def _heard(machine: Machine[Any], link: Link, message: bytes, now: float) -> list[Output]:
+def _fed(machine: Machine[Any], link: Link, message: bytes, now: float) -> list[Output]:
     """Process a message; one that breaks a rule excludes its sender from the sum."""
     try:
         try:
@@ -304,6 +304,6 @@ def _heard(machine: Machine[Any], link: Link, message: bytes, now: float) -> lis
     return machine.receive(link.peer, packet, now)
 
 
-def _written(link: Link, send: Send) -> bytes:
+def _encoded(link: Link, send: Send) -> bytes:
     frames: list[Frame] = link.frames(send.message, round=_ROUND, payload=send.payload)
     return msgspec.msgpack.encode([bytes(frame) for frame in frames])

@@ -249,7 +249,7 @@ class TrainingServer(
         drawn = self._draw(tuple(name for name in self.presence.there if name not in out), self._model, now)
 
         def commit() -> list[Output]:
-            parted = [said for member in out for said in self._part_with(member, result.code, result.detail, now)]
+            parted = [said for member in out for said in self._expel(member, result.code, result.detail, now)]
             return [*parted, *(drawn.commit() or ())]
 
         return replace(drawn, commit=commit)
@@ -412,9 +412,9 @@ class TrainingServer(
             self.stragglers.note(done)
             if isinstance(result, Summed):
                 self._seconds.append(took)
-            outputs = self._bar_culprits(drops, now)
+            outputs = self._exclude_culprits(drops, now)
             if isinstance(result, ServerAborted) and result.culprit:
-                outputs += self._part_with(result.culprit, result.code, result.detail, now)
+                outputs += self._expel(result.culprit, result.code, result.detail, now)
             return [*outputs, done]
 
         return Step(SessionState.BETWEEN_ROUNDS, (), commit, data=done)
@@ -425,11 +425,11 @@ class TrainingServer(
         end = EndRound(code=code, detail=detail[:DETAIL_LIMIT])
         return lambda: [self._transmit(name, end) for name in done.cohort if name in self._in_round]
 
-    def _bar_culprits(self, drops: Sequence[Dropped], now: float) -> list[Output]:
+    def _exclude_culprits(self, drops: Sequence[Dropped], now: float) -> list[Output]:
         outputs: list[Output] = []
         for dropped in drops:
             if dropped.code not in NOT_AT_FAULT:
-                outputs += self._part_with(dropped.member, dropped.code, dropped.detail, now)
+                outputs += self._expel(dropped.member, dropped.code, dropped.detail, now)
         return outputs
 
     def _greet(self, member: str, now: float) -> list[Output]:

@@ -336,7 +336,7 @@ class SessionServer(Machine[SessionState]):
                 refused = partial(self._refuse_stray, member, stray, now)
                 outputs += self._take(Step(self.state, commit=refused), now)
                 continue
-            turn = self._go_on if member in self.presence else self._greet
+            turn = self._resume_member if member in self.presence else self._greet
             outputs += self._take(Step(self.state, commit=partial(turn, member, now)), now)
         return outputs + super().expire(now)
 
@@ -389,13 +389,13 @@ class SessionServer(Machine[SessionState]):
             return Step(self.state, commit=lambda: self._refuse_stray(sender, heard.envelope, now))
         if turn > now:
             return Step(self.state, commit=lambda: self.presence.answers.wait(sender, turn, None))
-        return Step(self.state, commit=lambda: self._go_on(sender, now))
+        return Step(self.state, commit=lambda: self._resume_member(sender, now))
 
     def _refuse_stray(self, member: str, asked: Envelope, now: float) -> list[Output]:
         self.presence.answers.spend(member, now)
         return [self.presence.refuse(member, "there is no such conversation", asked)]
 
-    def _go_on(self, member: str, now: float) -> list[Output]:
+    def _resume_member(self, member: str, now: float) -> list[Output]:
         missed = self.presence.go_on(member, now)
         if missed is None:
             detail = "what it lacks is not kept any more"
@@ -430,23 +430,23 @@ class SessionServer(Machine[SessionState]):
             return Step(self.state)
         refused = MessageRefused(member=sender, code=error.code.name, detail=error.detail)
         said = () if error.code in NOT_AT_FAULT else (refused,)
-        return Step(self.state, said, lambda: self._part_with(sender, error.code, error.detail, now))
+        return Step(self.state, said, lambda: self._expel(sender, error.code, error.detail, now))
 
     def _read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
         """The packet; None if it comes too late to matter."""
         return self.presence.read(sender, frames)
 
-    def _part_with(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
+    def _expel(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
         """Exclude a member and inform it; for the session if it broke a rule, even if its hello is invalid."""
         bar = code not in NOT_AT_FAULT
         if member in self.presence.barred or not (bar or member in self.presence):
             return []
         if bar:
-            self._bar(member)
+            self._exclude(member)
         abort = Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit=member)
         return [self._transmit(member, abort, round=0), *self._leave(member, detail, now, code=code)]
 
-    def _bar(self, member: str) -> None:
+    def _exclude(self, member: str) -> None:
         self.presence.barred.add(member)
 
     def _leave(self, member: str, detail: str, now: float, *, code: Code = Code.LEFT) -> list[Output]:

@@ -1,5 +1,4 @@
-"""Clients that a server excludes from some rounds because they delayed the last ones: stragglers, and clients that
-refuse.
+"""Clients that a server excludes from some rounds because they delayed the last ones: stragglers and refusals.
 
 A client that misses the deadline in two consecutive rounds sits out the next one; if it misses it again, the next two,
 then four, up to MOST_SKIPPED. A client that refuses a round by its policy sits out one at once. A completed round

@@ -67,7 +67,7 @@ from tacit.secagg.keystream import Mask, Usage, apply_masks
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Advertised(Own):
+class _AdvertData(Own):
     """Data of a client that has advertised its keys."""
 
     channel: AgreementKey
@@ -76,7 +76,7 @@ class _Advertised(Own):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Shared(Own):
+class _SharingData(Own):
     """Data of a client that has shared its secrets."""
 
     channel: AgreementKey
@@ -90,7 +90,7 @@ class _Shared(Own):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Masked(Own):
+class _MaskingData(Own):
     """Data of a client that has its masks.
 
     given: by holder, the shares that a complaint may still request; disputed: by owner, the packets that it complains
@@ -143,13 +143,13 @@ class AggregationClient(Participant):
         return Step(
             ClientState.AWAIT_PEER_KEYS,
             (self._send(advert.message()),),
-            data=_Advertised(channel=channel, mask_key=mask_key, advert=advert),
+            data=_AdvertData(channel=channel, mask_key=mask_key, advert=advert),
             deadline=now + 2 * agreement.phase_seconds,
         )
 
     def on_peer_keys(self, heard: Heard[PeerKeys], now: float) -> Step[ClientState]:
         message = heard.message
-        agreement, me, own = self.agreement, self.member, self.at(_Advertised)
+        agreement, me, own = self.agreement, self.member, self.at(_AdvertData)
         advertised = Members(message.advertised, agreement.size)
         included = Members(message.included, agreement.size)
         if me not in included or not included <= advertised:
@@ -202,7 +202,7 @@ class AggregationClient(Participant):
         return Step(
             ClientState.AWAIT_PEER_SHARES,
             (self._send(share_keys), *seen),
-            data=_Shared(
+            data=_SharingData(
                 vector=own.vector,
                 channel=own.channel,
                 mask_key=own.mask_key,
@@ -218,7 +218,7 @@ class AggregationClient(Participant):
 
     def on_peer_shares(self, heard: Heard[PeerShares], now: float) -> Step[ClientState]:
         message = heard.message
-        agreement, me, own = self.agreement, self.member, self.at(_Shared)
+        agreement, me, own = self.agreement, self.member, self.at(_SharingData)
         sharers = Members(message.sharers, agreement.size)
         if me not in sharers or not sharers <= own.advertised:
             raise RemoteProtocolError(
@@ -277,7 +277,7 @@ class AggregationClient(Participant):
             ClientState.AWAIT_VECTOR,
             (*complained, *self._seen(told)),
             commit,
-            data=_Masked(
+            data=_MaskingData(
                 vector=own.vector,
                 neighbourhood=own.neighbourhood,
                 given=given,
@@ -291,7 +291,7 @@ class AggregationClient(Participant):
         )
 
     def on_vector(self, now: float) -> Step[ClientState]:
-        agreement, own = self.agreement, self.at(_Masked)
+        agreement, own = self.agreement, self.at(_MaskingData)
         return Step(
             ClientState.AWAIT_SURVIVORS,
             self._announced(own, own.announcement),
@@ -301,7 +301,7 @@ class AggregationClient(Participant):
         )
 
     def on_peer_complaints(self, heard: Heard[PeerComplaints], now: float) -> Step[ClientState]:
-        agreement, message, own = self.agreement, heard.message, self.at(_Masked)
+        agreement, message, own = self.agreement, heard.message, self.at(_MaskingData)
         holders = decode_members(message.holders, agreement.size)
         if not own.given.keys() >= set(holders):
             raise RemoteProtocolError(Code.MEMBERS, "complaints of members without a share of this client, or again")
@@ -316,7 +316,7 @@ class AggregationClient(Participant):
         return Step(ClientState.AWAIT_SURVIVORS, (self._send(answer),), data=replace(own, given={}))
 
     def on_survivors(self, heard: Heard[Survivors], now: float) -> Step[ClientState]:
-        own = self.at(_Masked)
+        own = self.at(_MaskingData)
         survivors = self._checked_survivors(own, heard.message.survivors)
         signed = survivors_signed(own.sharing, self.member, heard.message.survivors)
         signature = self._signing.sign(SumLabel.SIGN_SURVIVORS, *signed)
@@ -329,7 +329,7 @@ class AggregationClient(Participant):
         )
 
     def on_unmask_request(self, heard: Heard[UnmaskRequest], now: float) -> Step[ClientState]:
-        agreement, message, own = self.agreement, heard.message, self.at(_Masked)
+        agreement, message, own = self.agreement, heard.message, self.at(_MaskingData)
         survivors = self._checked_survivors(own, message.survivors)
         signers = decode_members(message.signers, agreement.size)
         if agreement.active:
@@ -355,7 +355,7 @@ class AggregationClient(Participant):
         """A signature in active mode, nothing otherwise."""
         return self._signing.sign(label, *parts) if self.agreement.active else b""
 
-    def _answered(self, own: _Masked, message: UnmaskRequest) -> dict[int, HeldShares]:
+    def _answered(self, own: _MaskingData, message: UnmaskRequest) -> dict[int, HeldShares]:
         owners = decode_members(message.answered, self.agreement.size)
         if not own.disputed.keys() >= set(owners):
             raise RemoteProtocolError(Code.MEMBERS, "answers to complaints that this client did not make")
@@ -369,7 +369,7 @@ class AggregationClient(Participant):
         if count < needed:
             raise RemoteProtocolError(Code.THRESHOLD, f"only {count} {what}; {needed} are needed")
 
-    def _checked_survivors(self, own: _Masked, bitmap: bytes) -> Members:
+    def _checked_survivors(self, own: _MaskingData, bitmap: bytes) -> Members:
         survivors = Members(bitmap, self.agreement.size)
         if not survivors <= own.sharers:
             raise RemoteProtocolError(Code.MEMBERS, "there are survivors who never shared their secrets")
@@ -380,7 +380,9 @@ class AggregationClient(Participant):
         self._require(len(survivors), "clients survived", self.agreement.fewest_summed)
         return survivors
 
-    def _check_signatures(self, own: _Masked, survivors: Members, signers: tuple[int, ...], signatures: bytes) -> None:
+    def _check_signatures(
+        self, own: _MaskingData, survivors: Members, signers: tuple[int, ...], signatures: bytes
+    ) -> None:
         agreement = self.agreement
         # Holders only, not every neighbour: an answering client knows that t of its k holders have the same list, and
         # 2t > k, so that t others never open its mask key under another list. Its mask towards members whose seed it
@@ -394,7 +396,7 @@ class AggregationClient(Participant):
             parts = survivors_signed(own.sharing, member, survivors.bitmap)
             agreement.check_signature(member, signature, SumLabel.SIGN_SURVIVORS, *parts)
 
-    def _derive_masks(self, own: _Shared, sharing: bytes, sharers: Members) -> list[Mask]:
+    def _derive_masks(self, own: _SharingData, sharing: bytes, sharers: Members) -> list[Mask]:
         masks = [Mask(derive(own.seed, SumLabel.SELF_SEED, salt=sharing), Usage.SELF_MASK, 1)]
         masks += [
             pairwise_mask(own.mask_key, own.adverts[peer].mask_key, sharing, self.member, peer)
@@ -404,7 +406,7 @@ class AggregationClient(Participant):
         return masks
 
     def _packed(self, words: npt.NDArray[Any], start: int) -> Frame:
-        apply_masks(words, self.at(_Masked).masks, self.agreement.ring, start=start)
+        apply_masks(words, self.at(_MaskingData).masks, self.agreement.ring, start=start)
         return self.agreement.ring.pack(words)
 
 

@@ -27,8 +27,7 @@ class AdvertiseKeys(Message, frozen=True, kw_only=True):
 
 
 class PeerKeys(Message, frozen=True, kw_only=True):
-    """Opens SHARE_KEYS, server to client: the members that advertised, and the keys of the receiver and its
-    neighbours."""
+    """Opens SHARE_KEYS, server to client: the advertisers, and the keys of the receiver and its neighbours."""
 
     PHASE: ClassVar[Phase] = Phase.SHARE_KEYS
     advertised: Bitmap

@@ -251,7 +251,7 @@ class AggregationServer(Attendance):
             if owner in blamed
         }
         if not accused:
-            return self._tell_survivors(now)
+            return self._announce_survivors(now)
 
         def commit() -> None:
             self._accused = accused
@@ -280,7 +280,7 @@ class AggregationServer(Attendance):
         return self._answered(owner, commit)
 
     def close_complaints(self, now: float) -> Step[ServerState]:
-        return self._too_few_inputs() or self._tell_survivors(now)
+        return self._too_few_inputs() or self._announce_survivors(now)
 
     def _present(self) -> tuple[int, ...]:
         """Present members whose vector arrived; also of excluded groups, who hold shares."""
@@ -292,7 +292,7 @@ class AggregationServer(Attendance):
             len(self._vectors.included), in_sum, self.agreement.fewest_summed
         )
 
-    def _tell_survivors(self, now: float) -> Step[ServerState]:
+    def _announce_survivors(self, now: float) -> Step[ServerState]:
         agreement, present = self.agreement, self._present()
         survivors, reachable = tuple(sorted(self._vectors.included)), set(present)
         disputed = set().union(*(self._complaints[holder] for holder in present))

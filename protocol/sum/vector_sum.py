@@ -105,8 +105,7 @@ class VectorSum:
         return [member for member, upload in self._uploads.items() if now >= upload.deadline]
 
     def take(self, member: int, words: npt.NDArray[Any] | None, now: float) -> list[tuple[int, int]]:
-        """Take a ready vector: these words, or a long one, to be fetched; returns the (member, chunk) to request
-        now."""
+        """Take a ready vector: these words, or None for one to fetch; returns the (member, chunk) to request now."""
         group = self._agreement.group_of[member]
         self.ready.add(member)
         if member in self._left_out:

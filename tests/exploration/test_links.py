@@ -34,7 +34,7 @@ def hears_former(link: Link, packet: Packet) -> bool:
 
 
 def says_all(link: Link) -> list[Transmit] | None:
-    rest = link._said_again()[1:]
+    rest = link._repeated()[1:]
     link._agreed = link.number
     return [link._resume(link.due), *rest]
 

@@ -50,7 +50,7 @@ class Noise(SumClient):
     def contribute(self, vector: npt.ArrayLike, now: float, *, weight: int = 1) -> list[bytes]:
         ring, length = self._packing.ring, self._packing.length
         words = np.random.default_rng().integers(0, 1 << ring.bits, length, np.uint64).astype(ring.word)
-        return self._said(self._machine.contribute(words, now))
+        return self._messages(self._machine.contribute(words, now))
 
 
 def hold(server: SumServer, clients: Mapping[str, SumClient], vector: list[float]) -> None:

@@ -268,7 +268,7 @@ def test_what_is_not_kept_any_more_ends_the_conversation_and_nothing_else(
             return [parcel]
         gone.append(parcel)
         link = one.server.presence._links[CLIENT] if side == "server" else one.clients[CLIENT]._link._link
-        link._let_go()
+        link._drop_oldest()
         one.lose_link(CLIENT)
         one.restore_link(CLIENT)
         return []
