@@ -1,6 +1,6 @@
-"""What the parties say to each other, when, and what is refused: messages, codec, state machines; no I/O.
+"""The protocols between the parties: messages, codec, state machines, and refusals; no I/O.
 
-Public names are those of `__all__`, loaded when they are first asked for; everything else may change.
+Public names are those of `__all__`, loaded on first access; everything else may change.
 """
 
 from importlib import import_module

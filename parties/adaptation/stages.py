@@ -112,8 +112,8 @@ class PredictionStage:
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         sizes = replace(self.sizes, images=images)
-        told = result_requests(images, sizes.classes, self.results)
-        return (*prediction_requests(sizes, self.scales), COUNTED, *told)
+        results = result_requests(images, sizes.classes, self.results)
+        return (*prediction_requests(sizes, self.scales), COUNTED, *results)
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         own = replace(party, device=CPU)

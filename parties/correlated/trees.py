@@ -75,11 +75,11 @@ def point_words(rank: int, roots: Words, keys: PointKeys) -> Words:
     return np.negative(words, out=words) if rank else words
 
 
-def _leaves(rank: int, roots: Words, told: Words, sides: Bits) -> tuple[Words, Words]:
+def _leaves(rank: int, roots: Words, corrections: Words, sides: Bits) -> tuple[Words, Words]:
     """Seeds [trees, 2^levels, 2] and controls [trees, 2^levels] of an owner, the latter as words of equal bits."""
     trees, levels = sides.shape
     # The correction of a side: the seed, and in its lowest bit, which no seed has, that of the control.
-    both = np.stack([told, told], 2)
+    both = np.stack([corrections, corrections], 2)
     both[..., 0] |= np.stack([sides & 1, sides >> 1], 2)
     seeds = (roots & _SEED)[:, None]
     controls = np.full((trees, 1), -rank & _ONES, np.uint64)
@@ -186,15 +186,15 @@ class _Walk:
         # differ on the path.
         of_left, of_right = left[0] ^ left[1], right[0] ^ right[1]
         turned = np.negative(bit)
-        told = _sides(_pairs(turned), of_left, of_right)[1]
+        correction = _sides(_pairs(turned), of_left, of_right)[1]
         left_bit, right_bit = (of_left[:, 0] ^ ~bit) & _LOWEST, (of_right[:, 0] ^ bit) & _LOWEST
-        sent = told & _SEED
-        told = sent.copy()
-        told[:, 0] |= _sides(turned, left_bit, right_bit)[0]
+        sent = correction & _SEED
+        correction = sent.copy()
+        correction[:, 0] |= _sides(turned, left_bit, right_bit)[0]
         kept = self._sides[:2].view(np.complex128).reshape(-1)
         chosen = self._own + bit.astype(np.intp) * self._own.size
         seeds = kept.take(chosen).view(np.uint64).reshape(self.seeds.shape)
-        seeds ^= told & _pairs(self._controls)
+        seeds ^= correction & _pairs(self._controls)
         lowest = seeds[..., 0] & _LOWEST
         seeds[..., 0] ^= lowest
         self.seeds, self._controls = seeds, np.negative(lowest, out=lowest)

@@ -211,11 +211,11 @@ class ClientWork:
             place = self._job.plain_model
             with writing(place):
                 layout, flat = learner.whole(model)
-                told = {
+                metadata = {
                     "round": str(round),
                     **model_description(learner.task, learner.layout, self._class_names).metadata(),
                 }
-                checkpoint.save(place, layout=layout, flat=flat, metadata=told)
+                checkpoint.save(place, layout=layout, flat=flat, metadata=metadata)
         if self._test is not None:
             judged = learner.evaluate(model, *self._test(), batch_size=EVALUATION_BATCH)
             self._event_log.write(

@@ -296,8 +296,8 @@ class _TrainingRun:
         event_log.write(ModelAgreed(weights=kept.weights.hex()))
         images, labels = await asyncio.to_thread(prepared, self.source, learning)
 
-        def keep(told: RoundLearned) -> None:
-            standing.save(folder.adapters, told.parameters, round=told.round, refused=told.refused)
+        def keep(result: RoundLearned) -> None:
+            standing.save(folder.adapters, result.parameters, round=result.round, refused=result.refused)
 
         settings = LearnerSettings(
             owner=self._owner(kept.weights),
@@ -349,11 +349,11 @@ class _TrainingRun:
 def prepared(source: Source, learning: PublicLearning) -> tuple[torch.Tensor, torch.Tensor]:
     """Training images in the model's input format, float32 [N, C, S, S], and their labels, int64 [N]. ValueError for
     one that cannot be decoded or has other channels, and for a model owner that does not state its model's input."""
-    told = learning.public.interface
-    if told is None:
+    interface = learning.public.interface
+    if interface is None:
         raise ValueError("the model owner does not say what its model takes: ask it to use `tacit model-owner`")
-    source = source.read_as(told.scaling, told.white)
-    data = normalise(source, image_size=learning.public.sizes.side, mean=told.mean, std=told.std)
+    source = source.read_as(interface.scaling, interface.white)
+    data = normalise(source, image_size=learning.public.sizes.side, mean=interface.mean, std=interface.std)
     return data.x_train, data.y_train
 
 

@@ -257,8 +257,8 @@ async def serve(
             # A file for each round: at any crash the file of the model's round exists.
             if keeper.velocity is not None:
                 checkpoint.save(run.velocity(round), layout=keeper.velocity_layout, flat=keeper.velocity, metadata={})
-            told = {**progress.metadata(), **description}
-            checkpoint.save(run.model, layout=whole, flat=whole.flatten(keeper.model), metadata=told)
+            metadata = {**progress.metadata(), **description}
+            checkpoint.save(run.model, layout=whole, flat=whole.flatten(keeper.model), metadata=metadata)
             run.forget_velocities(but=round)
 
     judged_last: TestClasses | None = None

@@ -123,10 +123,10 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError(f"pooling = {self.sizes.pooling!r} is said of the sizes, and something else of the head")
         if (self.embedding.norm_pre is None) is self.sizes.norm_pre:
             raise ValueError(f"norm_pre = {self.sizes.norm_pre} is said of the sizes, and something else of the scales")
-        if (told := self.interface) is not None:
+        if (interface := self.interface) is not None:
             sizes = self.sizes
-            channels = (len(told.mean), len(told.std))
-            if channels != (sizes.channels, sizes.channels) or len(told.classes) not in (0, sizes.classes):
+            channels = (len(interface.mean), len(interface.std))
+            if channels != (sizes.channels, sizes.channels) or len(interface.classes) not in (0, sizes.classes):
                 raise ValueError(
                     f"{sizes.channels} channels have as many means and deviations, {sizes.classes} classes names, or "
                     "none"

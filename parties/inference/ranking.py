@@ -174,13 +174,13 @@ def reduced(
     received = yield from party.tell("result", (cut, bits), to=DATA)
     if received is None:
         return torch.zeros_like(cut)
-    told = signed(cut + received, read)
-    return told & ((1 << LABEL_BITS) - 1) if results.labels else told
+    revealed = signed(cut + received, read)
+    return revealed & ((1 << LABEL_BITS) - 1) if results.labels else revealed
 
 
-def logits(told: torch.Tensor, results: Results) -> torch.Tensor:
+def logits(revealed: torch.Tensor, results: Results) -> torch.Tensor:
     """float64 [n, classes], from the revealed integers."""
-    return told.cpu().double() / (1 << results.bits)
+    return revealed.cpu().double() / (1 << results.bits)
 
 
 def _groups(images: int, classes: int, results: Results) -> list[int]:

@@ -203,8 +203,8 @@ class Head(ModelStage):
     results: Results
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
-        told = result_requests(images, self.public.sizes.classes, self.results)
-        return (*super().requests(images, numbers), COUNTED, *told)
+        results = result_requests(images, self.public.sizes.classes, self.results)
+        return (*super().requests(images, numbers), COUNTED, *results)
 
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         linear = Fixed(MODEL, (images,), numbers["head"], self._sizes("head"), STREAM)

@@ -129,8 +129,8 @@ def refusal(error: msgspec.ValidationError, data: Mapping[str, Any], root: type[
     prefix = f"{path}." if path else ""
     for section, name, stray in _unknown(data, known, prefix):
         return f"{section}{name} = {literal(stray)}: there is no such key; {_suggestion(section, name, known)}"
-    for told in _misplaced(data, known, choices):
-        return told
+    for problem in _misplaced(data, known, choices):
+        return problem
     if (missing := _MISSING.match(str(error))) is not None:
         within = _PLACE.search(str(error))
         name = ".".join(filter(None, [path, within["path"] if within else "", missing["name"]]))

@@ -194,8 +194,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
             self._obstacle = " ".join(str(error).split()) or type(error).__name__
             self._event_log.write(events.TrainingFailed(detail=self._obstacle))
-            told = str(error) if isinstance(error, TermsError) else _SENT_REASONS.get(type(error), CANNOT_TRAIN)
-            return self._machine.give_up(told, now)
+            reason = str(error) if isinstance(error, TermsError) else _SENT_REASONS.get(type(error), CANNOT_TRAIN)
+            return self._machine.give_up(reason, now)
         return self._callback(result, now)
 
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:

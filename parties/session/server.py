@@ -252,8 +252,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         taking_part = {*cohort, *undrawn}
         if len(taking_part) >= (settings.participants or settings.configuration.clients):
             return {**skipped}
-        told = {name: reason for name, reason in settings.missing().items() if reason}
-        known = {**dict.fromkeys(there, "its group is not complete"), **skipped, **self._gone, **told}
+        missing = {name: reason for name, reason in settings.missing().items() if reason}
+        known = {**dict.fromkeys(there, "its group is not complete"), **skipped, **self._gone, **missing}
         absent = (name for name in settings.roster.clients if name not in taking_part)
         return {name: known.get(name, "it has not connected") for name in absent}
 

@@ -430,11 +430,11 @@ class GroupKeyKeeper(
     def on_failed(self, failed: KeyFailed, now: float) -> Step[KeeperState]:
         end = EndKey(epoch=failed.epoch, code=failed.code, detail=failed.detail, culprit=failed.culprits[0])
         # The culprits are out of the session, and are informed of that.
-        told = tuple(Send(name, end) for name in failed.remaining)
+        ends = tuple(Send(name, end) for name in failed.remaining)
         report = KeyAgreementFailed(
             epoch=failed.epoch, code=failed.code.name, detail=failed.detail, by=list(failed.culprits)
         )
-        return Step(KeeperState.IDLE, (*told, report, failed))
+        return Step(KeeperState.IDLE, (*ends, report, failed))
 
     def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[KeeperState]:
         outgoing = self.data.outgoing if isinstance(self.data, _EncryptionData) else self.at(OutgoingBlob)

@@ -291,8 +291,8 @@ def _client_table() -> Table[TrainingState]:
         table[state, Finish] = Row(TrainingClient.on_finish, (s.ENDED,))
         table[state, NewRoster] = Row(TrainingClient.on_new_roster, (s.ENDED,))
         table[state, Resume] = Row(TrainingClient.on_resume, tuple(dict.fromkeys((state, s.AWAIT_WELCOME))))
-        told = {s.AWAIT_WELCOME: (s.AWAIT_WELCOME, s.ENDED), s.AWAIT_ROUND: (s.AWAIT_WELCOME, s.ENDED)}
-        table[state, Abort] = Row(TrainingClient.on_abort, told.get(state, (s.AWAIT_ROUND, s.AWAIT_WELCOME, s.ENDED)))
+        ends = {s.AWAIT_WELCOME: (s.AWAIT_WELCOME, s.ENDED), s.AWAIT_ROUND: (s.AWAIT_WELCOME, s.ENDED)}
+        table[state, Abort] = Row(TrainingClient.on_abort, ends.get(state, (s.AWAIT_ROUND, s.AWAIT_WELCOME, s.ENDED)))
         asks = (s.AWAIT_ROUND,) if state is s.AWAIT_ROUND else ()
         table[state, Trigger.EXPIRE] = Row(TrainingClient.on_expire, (*asks, s.AWAIT_WELCOME, s.ENDED))
         table[state, Trigger.DROP] = Row(TrainingClient.on_drop, (s.ENDED,))

@@ -401,14 +401,14 @@ class SessionClient(Machine[TrainingState]):
     def on_drop(self, now: float) -> Step[TrainingState]:
         return self._ended(Code.LEFT, f"the link to {self._server} is lost and did not come back in {self._grace:g} s")
 
-    def _learn(self, configuration: Configuration, told: bytes) -> tuple[tuple[Output, ...], float]:
+    def _learn(self, configuration: Configuration, statement: bytes) -> tuple[tuple[Output, ...], float]:
         """Journal entries for budget spending that the server and the owner state, and the total spending. Refuses to
         begin if the spending is unknown."""
         cost, stated = self._policy.cost(configuration), self._stated
         if cost and not configuration.spending:
             raise below_policy("spending", False, "true: with a privacy budget all clients state what they have spent")
-        check_size(told, spending=configuration.spending)
-        witnessed = highest([told] if told else [], self._roster.lineage, self._member)
+        check_size(statement, spending=configuration.spending)
+        witnessed = highest([statement] if statement else [], self._roster.lineage, self._member)
         if cost and not self._knows and not witnessed and stated is None:
             raise RemoteProtocolError(
                 Code.POLICY,
@@ -449,12 +449,12 @@ class SessionClient(Machine[TrainingState]):
         return check_group(self._former_group, roster, self.name, accepted=self._accepted_groups)
 
     def _over(self, code: Code | None, detail: str, now: float) -> Step[TrainingState]:
-        told = (RoundOver(self.round, code, detail),) if self._open else ()
+        reports = (RoundOver(self.round, code, detail),) if self._open else ()
 
         def commit() -> None:
             self._open = False
 
-        return Step(TrainingState.AWAIT_ROUND, told, commit, deadline=now + self._patience)
+        return Step(TrainingState.AWAIT_ROUND, reports, commit, deadline=now + self._patience)
 
     def _new_conversation(self, detail: str, now: float) -> Step[TrainingState]:
         """The conversation cannot resume: begin another one."""

@@ -241,7 +241,7 @@ class AggregationClient(Participant):
         masked_with = [own.adverts[peer].mask_key for peer in own.neighbourhood.peers if peer in sharers]
         owner_keys = {owner: own.adverts[owner].channel_key for owner in owners}
         agree_all([(own.mask_key, key) for key in masked_with] + [(own.channel, key) for key in owner_keys.values()])
-        held, disputed, told = {}, {}, []
+        held, disputed, statements = {}, {}, []
         for owner, packet in packets.items():
             try:
                 held[owner], statement = open_packet(
@@ -256,7 +256,7 @@ class AggregationClient(Participant):
             except RemoteProtocolError:
                 disputed[owner] = packet
             else:
-                told.append((me, statement))
+                statements.append((me, statement))
         if me in disputed:
             raise RemoteProtocolError(Code.SHARES, "this client's own shares came back altered")
         sharing = agreement.sharing_digest(own.digest, sharers.bitmap)
@@ -275,7 +275,7 @@ class AggregationClient(Participant):
         complained = (ComplaintSent(against=against),) if against else ()
         return Step(
             ClientState.AWAIT_VECTOR,
-            (*complained, *self._seen(told)),
+            (*complained, *self._seen(statements)),
             commit,
             data=_MaskingData(
                 vector=own.vector,

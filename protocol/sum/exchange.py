@@ -334,7 +334,7 @@ class Attendance(Machine[ServerState], outputs=Send | Event | SpendingSeen | Sum
             return Step(self.state)
         phase = Phase(self.state.value)
         report = ClientDropped(member=name, phase=phase, code=code.name, detail=detail)
-        told = (Send(name, Abort(code=code, detail=detail, culprit=name)),) if tell else ()
+        notices = (Send(name, Abort(code=code, detail=detail, culprit=name)),) if tell else ()
 
         def commit() -> list[Output]:
             self.dropped[member] = (phase, code, detail)
@@ -344,7 +344,7 @@ class Attendance(Machine[ServerState], outputs=Send | Event | SpendingSeen | Sum
                 self.waiting -= self._vectors.settled
             return self._requests(requests)
 
-        return Step(self.state, (report, *told), commit)
+        return Step(self.state, (report, *notices), commit)
 
     def _requests(self, requests: list[tuple[int, int]]) -> list[Output]:
         return [Send(self.agreement.cohort[member], FetchVector(chunk=chunk)) for member, chunk in requests]

@@ -110,8 +110,8 @@ def seal_shares(
             SumLabel.KEY_SHARE, agreement, owner=owner, holder=holder, share=held.key
         ) + commit_share(SumLabel.SEED_SHARE, agreement, owner=owner, holder=holder, share=held.seed)
         key = _channel_key(agreement, adverts_digest, channel, holders[holder], owner=owner, holder=holder)
-        told = (known or {}).get(holder, bytes(agreement.statement_bytes))
-        packets.append(commitments + seal(key, both + told, associated=commitments))
+        statement = (known or {}).get(holder, bytes(agreement.statement_bytes))
+        packets.append(commitments + seal(key, both + statement, associated=commitments))
         given[holder] = held
     return b"".join(packets), given
 
@@ -132,8 +132,8 @@ def open_packet(
     commitments, sealed = packet[:COMMITMENTS_BYTES], packet[COMMITMENTS_BYTES:]
     key = _channel_key(agreement, adverts_digest, channel, owner_key, owner=owner, holder=holder)
     opened = open_sealed(key, sealed, associated=commitments)
-    both, told = opened[:BOTH_BYTES], opened[BOTH_BYTES:]
-    return read_shares(agreement, packet, both, owner=owner, holder=holder), told
+    both, statement = opened[:BOTH_BYTES], opened[BOTH_BYTES:]
+    return read_shares(agreement, packet, both, owner=owner, holder=holder), statement
 
 
 def read_shares(agreement: Agreement, packet: bytes, both: bytes, *, owner: int, holder: int) -> HeldShares:
