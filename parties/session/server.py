@@ -90,8 +90,8 @@ OnRound = Callable[[RoundDone, Total | None], Evaluation]
 
 MANY_CLIENTS: Final = 100
 WAITING_SECONDS: Final = 0.1
-"""Least seconds between two reports of stragglers: with a thousand clients every message changes the list, and each
-report names them all."""
+"""Least seconds between two reports of stragglers, with many clients: with a thousand every message changes the list,
+and each report names them all."""
 
 
 class ServerParty(Shell[TrainingServer, ServerEndpoint]):
@@ -135,8 +135,9 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         self._settings = settings
         self._keeper = keeper
         self._waiting_for: tuple[str, ...] = ()
-        self._mentioned = -WAITING_SECONDS
+        self._mentioned = 0.0
         """Time of the last report."""
+        self._pause = WAITING_SECONDS if len(settings.roster.clients) > MANY_CLIENTS else 0.0
         self._on_round = on_round
         self._rounds_left = settings.rounds
         self._repeated = 0
