@@ -1,7 +1,6 @@
 """What is frozen of the wire: its vectors stay as they are, and further ones may come beside them.
 
-A change of what a frozen protocol says, or computes, is another version, with vectors of its own. At present all
-versions are open, and nothing is frozen.
+A change of what a frozen protocol says, or computes, is another version, with vectors of its own.
 """
 
 from tests.vectors_corpus.frozen import FROZEN, digest_of
