@@ -316,8 +316,8 @@ def fitted_sum(
         raise BoundError(
             f"{name}: {most:.4g} is possible and {high:.4g} is in range, which is too far apart to be told on shares"
         )
-    # The permitted range may exceed the possible one.
-    most_units = min(math.ceil(high * worth) + 1, 1 << levels)
+    # The compared number is the unit of a sum, or one more. The permitted range may exceed the possible one.
+    most_units = min(math.floor(high * worth) + 2, 1 << levels)
     return CheckedSum(factor=factor, low=max(math.floor(low * worth) - 1, 0), high=most_units, levels=levels)
 
 

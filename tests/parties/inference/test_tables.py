@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tacit.models.friendly.polynomials import goldschmidt_inverse, goldschmidt_inverse_root
@@ -103,6 +103,7 @@ def test_whatever_is_within_the_limits_has_words_that_fit() -> None:
 
 
 @settings(max_examples=100, deadline=None)
+@example(high=1.0, ratio=1.0, headroom=1.2, bits=40, power=6)
 @given(
     high=st.floats(1e-3, 1e6), ratio=st.floats(1.0, 1e3), headroom=st.floats(0.1, 1e3),
     bits=st.sampled_from([40, 64]), power=st.integers(6, 12),
