@@ -10,7 +10,7 @@ import torch
 
 from tacit.parties.inference.operations import Party, Program
 from tacit.parties.inference.ring import signed
-from tacit.parties.inference.scores import LAST_BITS, SHARE_BITS, SquaredSoftmax, fitted_divisions
+from tacit.parties.inference.scores import LAST_BITS, SHARE_BITS, SQUARE_BITS, SquaredSoftmax, fitted_divisions
 from tacit.parties.inference.tables import fitted_steps, step_ratios
 from tacit.parties.inference.waves import Wave
 from tacit.protocol.inference.schedule import LARGEST_TOKENS, MOST_SQUARINGS, PLACE, SHARES
@@ -64,7 +64,8 @@ def test_every_row_is_a_softmax_and_in_range(tokens: int) -> None:
         )
         for _ in range(squarings):
             squares = exact.square().sum(-1, keepdim=True)
-            error = (2 * exact * error + error.square()) / squares
+            # 2^(1 - SQUARE_BITS): roundings of a square by both owners.
+            error = (2 * exact * error + error.square() + 2.0 ** (1 - SQUARE_BITS)) / squares
             exact = exact.square() / squares
             # Of a row its sum is divided out.
             error += UNIT + exact * error.sum(-1, keepdim=True)
