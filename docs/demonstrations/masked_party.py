@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tacit.parties.correlated.material import Keystream, Request, correct, expand
+from tacit.parties.correlated.material import Request, correct, expand, request_stream
 from tacit.parties.crypten.compatibility import crypten
 from tacit.parties.crypten.computation import Computation, as_program, shared
 from tacit.parties.inference.operations import DATA, MODEL, Communication, Party
@@ -40,9 +40,9 @@ def ours(weight: torch.Tensor, inputs: list[torch.Tensor]) -> Seen:
 
         def take(request: Request) -> list[torch.Tensor]:
             number = next(numbers)
-            words = expand(request, rank, Keystream(keys[rank], number))
+            words = expand(request, rank, request_stream(keys[rank], number))
             if rank in request.receivers:
-                words += correct(request, [Keystream(key, number) for key in keys])
+                words += correct(request, [request_stream(key, number) for key in keys])
             return words
 
         return take
