@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,15 @@ class AdaptationHouse:
         for process in self._running:
             process.process.kill()
             process.end()
+
+
+def forget(state: Path) -> None:
+    """Remove all that a party has persisted, but its release and the tokens that show that it is no copy."""
+    for path in state.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif "tokens" not in path.name and path.name != "release":
+            path.unlink()
 
 
 def complaint(process: Process, status: int, pattern: str) -> None:

@@ -12,7 +12,7 @@ from click.testing import Result
 
 from tacit.parties.adaptation.events import BatchEnded, RoundSaved
 from tacit.parties.hosting import preflight
-from tests.cli.adaptation_house import BATCH, CLASSES, DATA_OWNERS, ROLES, AdaptationHouse, complaint, labelled
+from tests.cli.adaptation_house import BATCH, CLASSES, DATA_OWNERS, ROLES, AdaptationHouse, complaint, forget, labelled
 from tests.cli.hosts import Process
 from tests.cli.outputs import check_output
 
@@ -220,7 +220,7 @@ def test_what_a_data_owner_finds_out_from_the_model_owner(house: AdaptationHouse
         house.data_owner("alice")
         make(house)
         complaint(house.start("alice"), status, pattern)
-        shutil.rmtree(house.path / "alice" / "state")
+        forget(house.path / "alice" / "state")
 
 
 @pytest.mark.parametrize(

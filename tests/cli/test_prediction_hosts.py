@@ -22,7 +22,7 @@ from tacit.parties.hosting.learner import read_kept, read_learned
 from tacit.parties.runs.served import read_served
 from tacit.simulate.adaptation.clear import Judge
 from tacit.simulate.adaptation.setting import Labelled
-from tests.cli.adaptation_house import CLASSES, DATA_OWNERS, AdaptationHouse, complaint
+from tests.cli.adaptation_house import CLASSES, DATA_OWNERS, AdaptationHouse, complaint, forget
 from tests.cli.inference_house import BOUND
 from tests.cli.outputs import check_output
 
@@ -173,6 +173,6 @@ def test_what_does_not_go_with_the_model_owner_is_refused(house: AdaptationHouse
     ):
         (state / "learning.msgpack").write_bytes(msgspec.msgpack.encode(changed))
         complaint(house.start("carol"), 2, pattern)
-    shutil.rmtree(state)
+    forget(state)
     house.data_owner("carol")
     complaint(house.start("carol"), 1, "owner: it offers prediction; here learning is wanted: agree on a purpose")

@@ -64,6 +64,9 @@ def test_data_owners_are_processes_of_their_own(model: tuple[PrivateModel, torch
     assert multiprocessing.active_children() == []
 
 
+PARTIES = (DEALER, MODEL_OWNER, "data-owner")
+
+
 @pytest.mark.end_to_end
 def test_all_parties_keep_to_the_cores(model: tuple[PrivateModel, torch.Tensor], images: torch.Tensor) -> None:
     cores = frozenset({max(os.sched_getaffinity(0))})
@@ -75,9 +78,9 @@ def test_all_parties_keep_to_the_cores(model: tuple[PrivateModel, torch.Tensor],
             threads = os.listdir(f"/proc/{process.pid}/task")
             elsewhere[process.name] = sum(os.sched_getaffinity(int(thread)) != cores for thread in threads)
 
-    run(model[0], (images,), InferencePlan(batch=4, cores=cores), show)
+    run(model[0], (images,), InferencePlan(batch=4, cores=dict.fromkeys(PARTIES, cores)), show)
     # The thread that waits for the supervisor's word was there before the party.
-    assert elsewhere == dict.fromkeys((DEALER, MODEL_OWNER, "data-owner"), int(len(os.sched_getaffinity(0)) > 1))
+    assert elsewhere == dict.fromkeys(PARTIES, int(len(os.sched_getaffinity(0)) > 1))
 
 
 def killing(victim: str) -> Show:
