@@ -33,8 +33,7 @@ HELD_BACK = {
 
 
 def name_of(cause: Any) -> str:
-    """Of a message, an input, or the result of an inner machine."""
-    name: str = getattr(cause, "TYPE", None) or getattr(cause, "value", None) or cause.__name__
+    name: str = getattr(cause, "TYPE", None) or cause.value
     return name
 
 
@@ -42,7 +41,7 @@ def cells_of(table: Any) -> Expected:
     """What a table says, which docs/state-machines.md draws: next states, or IGNORED, by state and cause."""
     found: Expected = {}
     for (state, cause), row in table.items():
-        to = IGNORED if row is IGNORE else ATTEMPT if isinstance(row, Inside) else {to.name for to in row.to}
+        to = IGNORED if row is IGNORE else {state.name for state in row.to}
         found.setdefault(state.name, {})[name_of(cause)] = to
     return found
 

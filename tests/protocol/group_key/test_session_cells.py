@@ -1,6 +1,6 @@
 """Every (state x message) cell of the two tables about group keys, on parties of a federation brought into the state.
 
-A cell is tried with a body that is no message at all: where the type is
+The expected tables are written here by hand. A cell is tried with a body that is no message at all: where the type is
 legal it is refused as MALFORMED, where it is not as UNEXPECTED, which shows that legality is decided before parsing.
 What is said within an attempt goes to its own machine, and has its cells in test_group_key_tables.py.
 """
@@ -10,24 +10,91 @@ from typing import Any
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import Event, MessageRefused
-from tacit.protocol.core.machine import Ended
+from tacit.protocol.core.machine import Ended, Trigger
+from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
 from tacit.protocol.group_key.events import KeyAgreementFailed
 from tacit.protocol.group_key.holder import HOLDER_TABLE
 from tacit.protocol.group_key.keeper import KEEPER_TABLE
+from tacit.protocol.group_key.states import HolderState, KeeperState, KeyTrigger
 from tacit.protocol.session.events import ClientLeft
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.states import SessionState, TrainingState
+from tacit.protocol.sum.exchange import ClientAborted
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel
 from tests.cases import cases
-from tests.protocol.cells import ATTEMPT, IGNORED, cells_of
+from tests.protocol.cells import ATTEMPT, IGNORED, Cells, Expected, check_table
 
 CLIENT = "client-0"
 
 TO_MEMBER = ("peer-key-commits", "peer-key-contributions", "peer-key-confirmations")
 TO_RELAY = ("key-commit", "key-contribution", "confirm-key", "key-accepted", "key-complaint")
 TRANSFERRED = ("keyed-model", "fetch", "chunk")
-HOLDER, KEEPER = cells_of(HOLDER_TABLE), cells_of(KEEPER_TABLE)
+END: Cells = {"end-key": {"NO_KEY"}}
+GIVE_UP: Cells = {"expire": {"NO_KEY"}}
+HOLDER: Expected = {
+    "NO_KEY": {**END, "start-key": {"AGREEING"}, **dict.fromkeys(TO_MEMBER, IGNORED)},
+    "AGREEING": {
+        **END,
+        **dict.fromkeys(TO_MEMBER, ATTEMPT),
+        "GroupKey": {"KEYED"},
+        "ClientAborted": {"NO_KEY"},
+    },
+    "KEYED": {
+        **END,
+        "start-key": {"AGREEING"},
+        "reencrypt-model": {"FETCHING_MODEL", "ENCRYPTING"},
+        "keyed-model": {"FETCHING_LAST"},
+    },
+    "FETCHING_MODEL": {**END, **GIVE_UP, "chunk": {"FETCHING_MODEL", "ENCRYPTING"}},
+    "ENCRYPTING": {**END, "provide what is waited for": {"PROVIDING", "KEYED"}},
+    "PROVIDING": {**END, **GIVE_UP, "fetch": {"PROVIDING", "KEYED"}},
+    "FETCHING_LAST": {**GIVE_UP, "chunk": {"FETCHING_LAST", "KEYED"}},
+}
+LATE: Cells = dict.fromkeys((*TO_RELAY, *TRANSFERRED), IGNORED)
+FAIL: Cells = {"expire": {"IDLE"}, "drop": {"IDLE"}}
+KEEPER: Expected = {
+    "IDLE": {
+        **LATE,
+        "drop": IGNORED,
+        "agree on a group key": {"AGREEING"},
+        "distribute the last model": {"DISTRIBUTING"},
+    },
+    "AGREEING": {
+        **dict.fromkeys(TRANSFERRED, IGNORED),
+        **dict.fromkeys((*TO_RELAY, "drop"), ATTEMPT),
+        "KeyAgreed": {"AWAIT_MODEL", "IDLE"},
+        "KeyFailed": {"IDLE"},
+    },
+    "AWAIT_MODEL": {
+        **LATE,
+        **FAIL,
+        "fetch": {"AWAIT_MODEL"},
+        "keyed-model": {"FETCHING_MODEL", "AWAIT_MODEL", "IDLE"},
+    },
+    "FETCHING_MODEL": {**LATE, **FAIL, "chunk": {"FETCHING_MODEL", "IDLE"}},
+    "DISTRIBUTING": {
+        **LATE,
+        "fetch": {"DISTRIBUTING"},
+        "complete": {"IDLE"},
+        "expire": {"IDLE"},
+        "drop": {"DISTRIBUTING"},
+    },
+}
+TABLES: list[tuple[Any, Any, Expected]] = [(HOLDER_TABLE, HolderState, HOLDER), (KEEPER_TABLE, KeeperState, KEEPER)]
+
+
+@cases(("table", "states", "expected"), TABLES)
+def test_the_table_says_what_is_written_here(table: Any, states: Any, expected: Expected) -> None:
+    results = (GroupKey, KeyAgreed, KeyFailed, ClientAborted)
+    causes = {
+        **MESSAGES,
+        **{trigger.value: trigger for trigger in (*Trigger, *KeyTrigger)},
+        **{result.__name__: result for result in results},
+    }
+    check_table(table, states, causes, expected)
+    assert {cause for _, cause in table} <= set(causes.values())
+
 
 # What does not arrive, so that the party stays in the state: the receiver, and the type of the message.
 HELD_BACK = {

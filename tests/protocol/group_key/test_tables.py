@@ -1,24 +1,76 @@
 """Every (state x message) cell of the two machines of a group key, on machines that were brought into the state.
 
-A cell is tried with a body that is no message at all: where the type is legal it is refused as MALFORMED, where it is
-not as UNEXPECTED, which shows that legality is decided before parsing.
+The expected tables are written here by hand. A cell is tried with a body that is no message at all: where the type is
+legal it is refused as MALFORMED, where it is not as UNEXPECTED, which shows that legality is decided before parsing.
 """
+
+from typing import Any
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import MessageRefused
-from tacit.protocol.core.machine import Send
+from tacit.protocol.core.machine import Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.holder import MEMBER_TABLE
 from tacit.protocol.group_key.keeper import RELAY_TABLE
+from tacit.protocol.group_key.states import KeyTrigger, MemberState, RelayState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.exchange import ClientAborted
 from tests.cases import cases
-from tests.protocol.cells import IGNORED, cells_of, garbage
+from tests.protocol.cells import IGNORED, Cells, Expected, check_table, garbage
 from tests.world.exchange import Delivery
 from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 
-MEMBER, RELAYED = cells_of(MEMBER_TABLE), cells_of(RELAY_TABLE)
+STOPS: Cells = {"abort": {"ABORTED"}, "expire": {"ABORTED"}}
+MEMBER: Expected = {
+    "READY": {"start": {"AWAIT_PEER_COMMITS"}},
+    "AWAIT_PEER_COMMITS": {"peer-key-commits": {"AWAIT_PEER_CONTRIBUTIONS"}, **STOPS},
+    "AWAIT_PEER_CONTRIBUTIONS": {"peer-key-contributions": {"AWAIT_PEER_CONFIRMATIONS", "ABORTED"}, **STOPS},
+    "AWAIT_PEER_CONFIRMATIONS": {"peer-key-confirmations": {"ACCEPTED", "ABORTED"}, **STOPS},
+    "ACCEPTED": {"abort": IGNORED},
+    "ABORTED": dict.fromkeys(
+        ("abort", "peer-key-commits", "peer-key-contributions", "peer-key-confirmations"), IGNORED
+    ),
+}
+ENDS: Cells = {**STOPS, "drop": {"ABORTED"}}
+OVER: Cells = dict.fromkeys(
+    ("key-commit", "key-contribution", "confirm-key", "key-accepted", "key-complaint", "abort", "drop"), IGNORED
+)
+RELAYED: Expected = {
+    "KEY_COMMIT": {"key-commit": {"KEY_COMMIT"}, "complete": {"KEY_CONTRIBUTE"}, **ENDS},
+    "KEY_CONTRIBUTE": {
+        "key-commit": IGNORED,
+        "key-contribution": {"KEY_CONTRIBUTE"},
+        "complete": {"KEY_CONFIRM"},
+        **ENDS,
+    },
+    "KEY_CONFIRM": {
+        "key-commit": IGNORED,
+        "key-contribution": IGNORED,
+        "confirm-key": {"KEY_CONFIRM"},
+        "key-complaint": {"ABORTED"},
+        "complete": {"KEY_ACCEPT"},
+        **ENDS,
+    },
+    "KEY_ACCEPT": {
+        "key-commit": IGNORED,
+        "key-contribution": IGNORED,
+        "confirm-key": IGNORED,
+        "key-accepted": {"KEY_ACCEPT"},
+        "key-complaint": {"ABORTED"},
+        "complete": {"COMPLETED"},
+        **ENDS,
+    },
+    "COMPLETED": OVER,
+    "ABORTED": OVER,
+}
+TABLES: list[tuple[Any, Any, Expected]] = [(MEMBER_TABLE, MemberState, MEMBER), (RELAY_TABLE, RelayState, RELAYED)]
+
+
+@cases(("table", "states", "expected"), TABLES)
+def test_the_table_says_what_is_written_here(table: Any, states: Any, expected: Expected) -> None:
+    causes = {**MESSAGES, **{trigger.value: trigger for trigger in (*Trigger, *KeyTrigger)}}
+    check_table(table, states, causes, expected)
 
 
 def brought_to(party: str, state: str) -> MemoryGroupKey:
