@@ -61,7 +61,7 @@ def ratios() -> list[str]:
         "",
         "A whole ViT-S: 16 clients of 22,000,000 entries (`--corrupt 0.05 --tolerate-dropout 0.05`), in one process,",
         "once: the server's peak is 479 MB, with five vectors of 88 MB. It was 764 MB with eight of 24 clients, and",
-        "766 of 100, because whoever was invited uploaded beside those whose turn it was. A client's process takes",
+        "766 of 100, because invited clients uploaded beside those whose turn it was. A client's process takes",
         "2.03 vectors, and sends 66.0 MB. With 100 clients the server took 7.9 s and a client 0.18 s at 22a3022c.",
         "",
         "A thousand clients in active mode (`--clients 1000 --dimension 10000 --mode active --graph regular`, the",

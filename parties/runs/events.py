@@ -96,7 +96,7 @@ class PartyFailed(Event, frozen=True, kw_only=True):
 
 
 MANY_NEIGHBOURS: Final = 300
-"""Of a thousand clients, each of whom signs, checks and opens a packet for each neighbour."""
+"""Neighbours of a client beyond which a round takes minutes: each signs, checks and opens a packet for each."""
 
 
 class ProcessesShared(Event, frozen=True, kw_only=True):
@@ -115,13 +115,13 @@ class ProcessesShared(Event, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         where = "1 process" if self.workers == 1 else f"{self.workers} processes"
-        told = (
+        line = (
             f"{self.clients} clients share {where} and train in turns, up to {self.turns} in each ({self.reason}): "
             f"they get {self.train_seconds:,.0f} s to train, and {self.phase_seconds:,.0f} s for a phase"
         )
         if self.neighbours >= MANY_NEIGHBOURS:
-            told += (
+            line += (
                 f"; each masks with {self.neighbours:,} others, which takes minutes in every round: "
                 'aggregation.graph = "regular" takes fewer where corrupt and dropout are small'
             )
-        return told
+        return line

@@ -41,7 +41,7 @@ from tacit.secagg.packing import Packing, WeightForm
 _KINDS: Final = Kinds(protocol="a secure sum", version=VERSION, types=SUM_MESSAGES | by_type(Abort))
 _ROUND: Final = 1
 SMALLEST_COHORT: Final = 3
-"""Of two clients each learns the other's vector from the sum."""
+"""With two clients, each learns the other's vector from the sum."""
 
 
 def make_roster(server: Member, *clients: Member) -> Roster:

@@ -31,7 +31,7 @@ def changed(value: Any) -> Any:
     """Another value of the same type."""
     match value:
         case bool() | None:
-            raise NotImplementedError(f"no other value of {value!r}")
+            raise ValueError(f"no other value of {value!r}")
         case int():
             return value + 1
         case bytes():
@@ -42,7 +42,7 @@ def changed(value: Any) -> Any:
             return [each + 1 if isinstance(each, int) else each for each in value[::-1]] if value else ["x"]
         case str():
             return value[:-1] + ("x" if value[-1:] != "x" else "y")
-    raise NotImplementedError(f"no other value of {value!r}")
+    raise ValueError(f"no other value of {value!r}")
 
 
 def corruptions(parcel: Parcel, types: Mapping[str, str]) -> list[tuple[str, str, Parcel]]:
