@@ -48,7 +48,7 @@ from tacit.parties.adaptation.rounds import (
 )
 from tacit.parties.adaptation.stages import CollectedCarried
 from tacit.parties.adaptation.standing import COUNTS, Common, Counted, Standing, zeros
-from tacit.parties.inference.conversation import FOR_OWNER, Conversation, InferenceError, Worker
+from tacit.parties.inference.conversation import FOR_OWNER, RECONNECT_SECONDS, Conversation, InferenceError, Worker
 from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts, conversing, masked_layers
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA
@@ -68,9 +68,8 @@ from tacit.protocol.core.messages import LARGEST_COHORT
 from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.results import Agreed, PassBegun
 
-_RECONNECT_SECONDS: Final = 1.0
-"""Delay before reconnecting to the model owner after a lost session."""
-_RETRYABLE: Final = (Code.LEFT, Code.TIMEOUT, Code.LOCAL)
+RETRYABLE: Final = (Code.LEFT, Code.TIMEOUT, Code.LOCAL)
+"""Ends of a session with the model owner after which another one may succeed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +181,7 @@ class PrivateLearner:
             except (InferenceError, EndpointError) as error:
                 await self._leave()
                 code = error.code if isinstance(error, InferenceError) else Code.LEFT
-                if code not in _RETRYABLE:
+                if code not in RETRYABLE:
                     raise TaskError(str(error)) from error
                 self._event_log.write(LearningSessionLost(code=code.name, detail=str(error)))
             except BaseException as error:
@@ -191,7 +190,7 @@ class PrivateLearner:
                     self._conversation.fail(error)
                 await self._leave()
                 raise
-            await asyncio.sleep(_RECONNECT_SECONDS)
+            await asyncio.sleep(RECONNECT_SECONDS)
 
     async def hear_last(self, last: SharesSum | None, survivors: tuple[str, ...]) -> None:
         """Open the sum of the last round. TaskError as in `learn`."""

@@ -379,8 +379,8 @@ class _Sessions:
                 waited_for = isinstance(error, UnreachableError)
                 if isinstance(error, CopyError) and not error.server:
                     raise
-                tokens = self._job.tokens
-                if isinstance(error, NotAdmittedError) and tokens and TokenFile(tokens).knows(self._job.roster.server):
+                tokens, server, key = self._job.tokens, self._job.roster.server, self._job.keys.signing_public
+                if isinstance(error, NotAdmittedError) and tokens and TokenFile(tokens).admitted(server, key):
                     # The server's roster had its key and no longer has it: another key needs another process.
                     raise
                 if not self._hooks.stay and (not waited_for or time.monotonic() >= give_up):

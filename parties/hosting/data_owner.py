@@ -32,7 +32,7 @@ from tacit.parties.hosting.learner import Learned, LearnerHooks, learn, owner_se
 from tacit.parties.hosting.party_file import DataOwnerFile
 from tacit.parties.hosting.protocols import PROTOCOLS
 from tacit.parties.hosting.running import PartyOutcome
-from tacit.parties.inference.conversation import InferenceError
+from tacit.parties.inference.conversation import RECONNECT_SECONDS, InferenceError
 from tacit.parties.inference.data_owner import (
     Answer,
     DataOwnerSession,
@@ -220,7 +220,6 @@ def _labels(row: Sequence[int], classes: int) -> bool:
 
 
 _PASSING: Final = frozenset({Code.LEFT, Code.TIMEOUT, Code.LOCAL, Code.SESSION})
-_PAUSE: Final = 1.0
 
 
 class DataOwnerHooks(LearnerHooks):
@@ -314,7 +313,7 @@ class _InferenceRun:
                     raise AnswersError(f"{error}; {before} images are answered by the former: {remedy}") from None
                 if error.code not in _PASSING or time.monotonic() - since > self._file.patience:
                     raise
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _session(self, request: InferenceRequest, policy: InferencePolicy, kind: SessionKind) -> None:
         async with open_session(replace(self._settings, policy=policy), request, kind) as session:

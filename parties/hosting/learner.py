@@ -25,8 +25,14 @@ from tacit.models.datasets.samples import Source
 from tacit.models.file_system import FILES, replace_file
 from tacit.models.training import resolve_device
 from tacit.parties.adaptation import standing
-from tacit.parties.adaptation.data_owner import LearnerSettings, PrivateLearner, RoundLearned, SharesTask
-from tacit.parties.adaptation.events import AdaptersUpdated, BatchEnded, ImagesKept
+from tacit.parties.adaptation.data_owner import (
+    RETRYABLE,
+    LearnerSettings,
+    PrivateLearner,
+    RoundLearned,
+    SharesTask,
+)
+from tacit.parties.adaptation.events import AdaptersUpdated, BatchEnded, ImagesKept, LearningSessionLost
 from tacit.parties.adaptation.predicting import PredictionSession
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import SCHEME, RoundsTask, roster_of_sums
@@ -34,11 +40,18 @@ from tacit.parties.adaptation.standing import Common
 from tacit.parties.hosting.folder import OpenedParty, PartyFolder, read_state
 from tacit.parties.hosting.party_file import DataOwnerFile, LearningSection
 from tacit.parties.hosting.running import PartyOutcome
-from tacit.parties.inference.conversation import AHEAD, CONNECT_SECONDS, FOR_OWNER, ReconnectPolicy
+from tacit.parties.inference.conversation import (
+    AHEAD,
+    CONNECT_SECONDS,
+    FOR_OWNER,
+    RECONNECT_SECONDS,
+    InferenceError,
+    ReconnectPolicy,
+)
 from tacit.parties.inference.data_owner import DataOwnerSettings, conversing
 from tacit.parties.inference.events import ImagesRead, ModelAgreed
 from tacit.parties.inference.ledger import Ledger
-from tacit.parties.links.client_endpoint import UnreachableError
+from tacit.parties.links.client_endpoint import AWAITED
 from tacit.parties.links.tokens import TokenFile
 from tacit.parties.runs.adaptation import LearnedAdapters, LearnedRound
 from tacit.parties.runs.state import RunState
@@ -130,8 +143,6 @@ def read_learned(folder: PartyFolder) -> Learned:
     return Learned(kept, found.parameters, found.round, folder.adapters)
 
 
-_PAUSE: Final = 1.0
-"""Seconds before rejoining the dealer's sums."""
 _PASSING: Final = frozenset({Code.LEFT, Code.TIMEOUT})
 """Ends of a session of sums after which a dealer may come back."""
 
@@ -256,9 +267,26 @@ class _TrainingRun:
 
     async def agree(self, kept: KeptLearning | None) -> KeptLearning:
         """Return the persisted training, or agree to the model owner's offer and persist it. ValueError for an
-        unsuitable offer."""
+        unsuitable offer; InferenceError where sessions with it end, for longer than the party's patience."""
         if kept is not None:
             return kept
+        since = time.monotonic()
+        while True:
+            try:
+                agreed, learning = await self._offer()
+                break
+            except InferenceError as error:
+                if error.code not in RETRYABLE or time.monotonic() - since > self.party.file.patience:
+                    raise
+                EventLog(self.log, self.tell).write(LearningSessionLost(code=error.code.name, detail=str(error)))
+            await asyncio.sleep(RECONNECT_SECONDS)
+        check_own(self.party.file, self.own, self.source, learning)
+        kept = KeptLearning(terms=agreed.digest, weights=agreed.terms.weights, learning=learning)
+        replace_file(self.party.folder.learning, msgspec.msgpack.encode(kept))
+        return kept
+
+    async def _offer(self) -> tuple[Agreed, PublicLearning]:
+        """Ask the model owner for its terms, in a session that ends with them."""
         file, own = self.party.file, self.own
         settings = self._owner(None)
         asking = _TermsRequest(
@@ -284,10 +312,7 @@ class _TrainingRun:
                 conversation.refuse(f"what it offers is not usable: {error}")
             over = RemoteProtocolError(Code.LEFT, "it has read the terms, and comes back", culprit=self.party.name)
             conversation.hear(asking.give_up(over, conversation.now()))
-        check_own(file, own, self.source, learning)
-        kept = KeptLearning(terms=agreed.digest, weights=agreed.terms.weights, learning=learning)
-        replace_file(self.party.folder.learning, msgspec.msgpack.encode(kept))
-        return kept
+        return agreed, learning
 
     async def follow(self, kept: KeptLearning, last: Common | None) -> Ended:
         """Take part in one session of sums after the other, until one ends for good."""
@@ -321,13 +346,13 @@ class _TrainingRun:
                     if ended.code not in _PASSING:
                         return ended
                     since = time.monotonic()
-                except UnreachableError as error:
+                except AWAITED as error:
                     if time.monotonic() - since > file.patience:
                         raise
                     if str(error) != said:
                         said = str(error)
                         event_log.write(ConnectionFailed(reason=said))
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(RECONNECT_SECONDS)
         finally:
             await asyncio.shield(learner.close())
 

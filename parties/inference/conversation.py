@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 import torch
 
 from tacit.parties.inference.events import InferenceSessionEnded
-from tacit.parties.links.client_endpoint import ClientEndpoint, UnreachableError
+from tacit.parties.links.client_endpoint import AWAITED, ClientEndpoint
 from tacit.parties.links.endpoint import (
     CopyDetected,
     EndpointError,
@@ -329,6 +329,8 @@ AHEAD: Final = 1
 """Stages prepared while another one is computed."""
 CONNECT_SECONDS: Final = 10.0
 """Interval at which an address is resolved again, and waiting is reported."""
+RECONNECT_SECONDS: Final = 1.0
+"""Delay before the next attempt to connect, or to open a lost session again."""
 
 
 def limits(patience: float) -> Limits:
@@ -369,12 +371,13 @@ async def linked(
                 connect_deadline=patience if at_once else min(max(end - time.monotonic(), 0.0), CONNECT_SECONDS),
                 tokens=tokens,
             )
-        except UnreachableError as error:
+        except AWAITED as error:
             if at_once or time.monotonic() >= end:
                 raise
             if str(error) != said:
                 said = str(error)
                 reconnect.on_failure(said)
+        await asyncio.sleep(RECONNECT_SECONDS)
 
 
 async def attend(

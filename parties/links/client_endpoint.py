@@ -8,7 +8,7 @@ had a link; an endpoint that had one keeps retrying.
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Self
+from typing import Final, Self
 
 import zmq
 import zmq.asyncio
@@ -51,6 +51,10 @@ class UnreachableError(EndpointError):
     """Nothing answered at the address."""
 
 
+AWAITED: Final = (UnreachableError, WrongServerError)
+"""Errors of connect() after which the server may come yet: a relay with no server behind it looks like a wrong one."""
+
+
 class CopyError(EndpointError):
     """Another process has the key of this party, or of the server.
 
@@ -86,7 +90,7 @@ class ClientEndpoint(Endpoint):
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         )
         super().__init__(zmq.DEALER, address, limits, monitored, context)
-        self._name = keys.name
+        self._name, self._signing_public = keys.name, keys.signing_public
         self._server = server.name
         self._member = server
         self._tokens = tokens
@@ -237,7 +241,7 @@ class ClientEndpoint(Endpoint):
                 other=other,
             )
         elif self._tokens is not None:
-            self._greeting = [GREETING, self._tokens.accepted(self._member)]
+            self._greeting = [GREETING, self._tokens.accepted(self._member, self._signing_public)]
 
     async def _follow_links(self) -> None:
         async for event, value in self._link_changes():

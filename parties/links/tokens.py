@@ -61,6 +61,8 @@ class _Token(msgspec.Struct):
     """Presented by a client with the next start, and not yet accepted."""
     confirmed: bool = False
     """At a server: the client has presented the token since, so its folder has it."""
+    admitted: str = ""
+    """At a client: its own public key at the last accepted start."""
 
 
 class _TokensState(msgspec.Struct, omit_defaults=True):
@@ -96,17 +98,20 @@ class TokenFile:
             self._save()
         return _PRESENTED.pack(own.count, own.token, own.fresh)
 
-    def accepted(self, server: Member) -> bytes:
-        """Record that the server accepted the last token; returns the token for further links of this process."""
+    def accepted(self, server: Member, signing_public: bytes) -> bytes:
+        """Record that the server accepted the last token; returns the token for further links of this process.
+
+        signing_public: this party's own key."""
         own = self._of(server, server.previous)
         if own.fresh != _NONE and not self._probe:
             own.count, own.token, own.fresh = own.count + 1, own.fresh, _NONE
+            own.admitted = encode_key(signing_public)
             self._save()
         return _PRESENTED.pack(own.count, own.token, own.token)
 
-    def knows(self, server: Member) -> bool:
-        """Whether this server has accepted a start of this client."""
-        return self._of(server, server.previous).count > 0
+    def admitted(self, server: Member, signing_public: bytes) -> bool:
+        """Whether this server has accepted a start of this client with this key."""
+        return self._of(server, server.previous).admitted == encode_key(signing_public)
 
     def judge(self, client: Member, presented: bytes) -> Verdict:
         """Judge the token of a client's greeting, and keep its fresh token."""

@@ -200,7 +200,7 @@ def test_who_only_looks_spends_no_token(tmp_path: Path, roster: Roster) -> None:
     for _ in range(2):
         assert at_server.judge(alice, own.present(server)) is Verdict.CURRENT
         assert look() is Verdict.CURRENT
-        own.accepted(server)
+        own.accepted(server, alice.signing_public)
         before = (tmp_path / "alice").read_bytes(), (tmp_path / "server").read_bytes()
         assert look() is Verdict.CURRENT
         assert before == ((tmp_path / "alice").read_bytes(), (tmp_path / "server").read_bytes())
@@ -212,7 +212,7 @@ def test_tokens_are_of_keys(tmp_path: Path, roster: Roster) -> None:
     server, alice = roster.server, roster.member("alice")
     own, at_server = TokenFile(tmp_path / "alice"), TokenFile(tmp_path / "server")
     assert at_server.judge(alice, own.present(server)) is Verdict.CURRENT
-    own.accepted(server)
+    own.accepted(server, alice.signing_public)
     again = TokenFile(tmp_path / "another")
     assert at_server.judge(alice, again.present(server)) is Verdict.COPY
     assert at_server.judge(generate("alice").member("client"), again.present(server)) is Verdict.CURRENT

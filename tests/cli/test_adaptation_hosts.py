@@ -1,5 +1,6 @@
 """Double-blind adaptation between hosts: real processes and sockets, folders that share nothing."""
 
+import asyncio
 import re
 import shutil
 import signal
@@ -12,6 +13,10 @@ from click.testing import Result
 
 from tacit.parties.adaptation.events import BatchEnded, RoundSaved
 from tacit.parties.hosting import preflight
+from tacit.parties.links.endpoint import Received
+from tacit.parties.links.keys import load
+from tacit.parties.links.roster import read_roster
+from tacit.parties.links.server_endpoint import ServerEndpoint
 from tests.cli.adaptation_house import BATCH, CLASSES, DATA_OWNERS, ROLES, AdaptationHouse, complaint, forget, labelled
 from tests.cli.hosts import Process
 from tests.cli.outputs import check_output
@@ -117,6 +122,24 @@ def test_whoever_is_killed_costs_a_round_at_most(house: AdaptationHouse, killed:
     if killed == "alice":
         pattern = "6 images; the adapters after round [1-4] are known"
         assert any(re.fullmatch(pattern, line) for line in running["alice"].said)
+
+
+def test_a_model_owner_that_restarts_before_it_has_offered_its_terms(house: AdaptationHouse) -> None:
+    """Data owners have said hello, and hear that their links are lost."""
+    dealer = house.start("dealer")
+    owners = [house.start(name) for name in DATA_OWNERS]
+
+    async def hang_up() -> None:
+        keys, roster = load(house.path / "owner" / "owner.key"), read_roster(house.path / "roster.toml")
+        async with await ServerEndpoint.bind(house.at("owner"), keys=keys, roster=roster) as endpoint:
+            while not isinstance(await endpoint.receive(), Received):
+                pass
+
+    asyncio.run(hang_up())
+    house.start("owner")
+    for process in (*owners, dealer):
+        assert process.end() == 0, process.everything
+    assert any("the session with the model owner is lost" in process.everything for process in owners)
 
 
 def test_data_owners_count_by_their_images_and_the_model_owner_adds_noise(house: AdaptationHouse) -> None:

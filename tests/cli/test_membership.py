@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,11 +69,12 @@ def takes_part(hosts: Hosts, name: str, *options: str) -> Process:
 
 
 def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts) -> None:
-    """client-4 is added, client-1 removed, client-3 gets other keys; client-2 is never touched."""
+    """client-4 is added, client-1 removed, client-3 and client-4 get other keys; client-2 is never touched."""
     (hosts.path / "new").mkdir()
-    hosts.command("new", "keys", "new", "client-3", "--role", "client")
-    cards = {"add": hosts.path / "client-4.card", "rotate": hosts.path / "new" / "client-3.card"}
-    office = Office(hosts, ("add", str(cards["add"])), ("remove", "client-1"), ("rotate", str(cards["rotate"])))
+    for name in ("client-3", "client-4"):
+        hosts.command("new", "keys", "new", name, "--role", "client")
+    rotated = [("rotate", str(hosts.path / "new" / f"{name}.card")) for name in ("client-3", "client-4")]
+    office = Office(hosts, ("add", str(hosts.path / "client-4.card")), ("remove", "client-1"), *rotated)
     hosts.experiment(rounds=ROUNDS, clients='"all"', epochs=30)
     server = hosts.start("server", "server", "party.toml", "experiment.toml")
     # One of those that stay ends, too, when it is removed, or its keys are out.
@@ -106,13 +108,30 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
     office.give("client-3", 4)
     clients["client-3"] = takes_part(hosts, "client-3")
 
+    # Who comes with other keys before the server has taken them up waits for it.
+    clients["client-4"].signal(signal.SIGTERM)
+    assert clients["client-4"].end() == 130
+    os.replace(hosts.path / "new" / "client-4.key", hosts.path / "client-4" / "client-4.key")
+    office.give("client-4", 5)
+    clients["client-4"] = takes_part(hosts, "client-4", "--stay")
+    clients["client-4"].until("does not know this key")
+    office.give("server", 5)
+
     assert server.end() == 0, server.everything
-    for name in ("client-2", "client-3", "client-4"):
+    for name in ("client-2", "client-3"):
         assert clients[name].end() == 0, clients[name].everything
+    clients["client-4"].until("round .* completed", after="does not know this key")
+    clients["client-4"].signal(signal.SIGTERM)
+    assert clients["client-4"].end() == 130
     said = clients["client-2"].said
-    for number, change in ((2, "added client-4"), (3, "removed client-1"), (4, "rotated client-3")):
+    for number, change in (
+        (2, "added client-4"),
+        (3, "removed client-1"),
+        (4, "rotated client-3"),
+        (5, "rotated client-4"),
+    ):
         assert f"takes up version {number} of the roster ({change})" in said
-    assert {read_roster(hosts.path / name / "roster.toml").version for name in ("client-2", "client-4")} == {4}
+    assert {read_roster(hosts.path / name / "roster.toml").version for name in ("client-2", "client-4")} == {5}
     assert read_roster(hosts.path / "client-1" / "roster.toml").version == 2
     run = hosts.path / "server" / "state" / "runs" / "0001-small"
     summary = json.loads((run / "summary.json").read_bytes())
@@ -123,13 +142,14 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
     assert rounds[0]["survivors"] == ["client-1", "client-2", "client-3"]
     assert rounds[-1]["survivors"] == ["client-2", "client-3", "client-4"]
     events = list(read(run / "events" / "server.jsonl"))
-    assert [event.version for event in events if isinstance(event, RosterUpdated)] == [2, 3, 4]
-    assert len({event.session for event in events if isinstance(event, ListeningStarted)}) == 4
+    assert [event.version for event in events if isinstance(event, RosterUpdated)] == [2, 3, 4, 5]
+    assert len({event.session for event in events if isinstance(event, ListeningStarted)}) == 5
     changed = [incident["text"] for incident in summary["incidents"] if incident["what"] == "members"]
     assert [text.partition(": ")[2] for text in changed] == [
         "from version 1 to 2 of the roster (added client-4).",
         "from version 2 to 3 of the roster (removed client-1).",
         "from version 3 to 4 of the roster (rotated client-3).",
+        "from version 4 to 5 of the roster (rotated client-4).",
     ]
     # Rounds went on without client-4 until it came, and said so.
     assert any("client-4" in incident["text"] for incident in summary["incidents"] if incident["what"] == "absent")

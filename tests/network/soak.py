@@ -101,8 +101,6 @@ class Soak:
         self._names: dict[int, str] = {}
         self._partitions: list[threading.Thread] = []
         self._removed = ""
-        self._turn = threading.Lock()
-        self._over = threading.Event()
         self._budget = max(1, rounds // 3)
         self.happened: Counter[str] = Counter()
 
@@ -120,8 +118,6 @@ class Soak:
         for name in hosts.names[1:]:
             self._join(name, "--spent", "0")
         what, phase = self._draw()
-        supervisor = threading.Thread(target=self._supervise, daemon=True)
-        supervisor.start()
         for event in self._hosts.events().all():
             if isinstance(event, SessionEnded) and event.code is None:
                 break
@@ -130,26 +126,13 @@ class Soak:
                 print(f"round {event.round} {event.status} {event.seconds:.1f} s", file=sys.stderr, flush=True)
                 what, phase = self._draw() if event.round < self._rounds - LAST else ("calm", phase)
             elif isinstance(event, PhaseEnded) and event.next is phase:
-                with self._turn:
-                    self._strike(what)
+                self._strike(what)
                 what = "calm"
-        self._over.set()
-        supervisor.join()
         for partition in self._partitions:
             partition.join()
         self._running["server"].end()
         for name in self._hosts.names[1:]:
             self._stop(name, signal.SIGTERM)
-
-    def _supervise(self) -> None:
-        """Start clients again that came before the server had taken up their keys, as a service does."""
-        while not self._over.wait(1):
-            with self._turn:
-                for name, process in list(self._running.items()):
-                    ended = name != self._removed and process.process.poll() is not None
-                    if ended and "does not know this key" in process.everything:
-                        self._stop(name)
-                        self._join(name)
 
     def _begin_relay(self) -> None:
         network, hosts = self._hosts.network, self._hosts

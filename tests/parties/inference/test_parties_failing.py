@@ -15,7 +15,7 @@ import torch
 
 from tacit.parties.correlated.material import Dealing
 from tacit.parties.inference import conversation, passes
-from tacit.parties.inference.conversation import InferenceError, ReconnectPolicy
+from tacit.parties.inference.conversation import InferenceError, ReconnectPolicy, linked
 from tacit.parties.inference.dealer import DealerParty
 from tacit.parties.inference.events import (
     ImagesAnswered,
@@ -179,6 +179,28 @@ async def test_a_model_owner_that_does_not_answer_is_named(
         with pytest.raises(InferenceError, match=text) as ended:
             await home.asks("alice", one_block.images[:1], patience=patience, reconnect=reconnect)
         assert (ended.value.code, ended.value.culprit) == (Code[code], MODEL_OWNER)
+
+
+async def test_a_relay_with_nobody_behind_it_yet_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "CONNECT_SECONDS", 0.5)
+    refused = asyncio.Event()
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    def say(reason: str) -> None:
+        if "wrong server key" in reason:
+            refused.set()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as relay:
+        address = f"tcp://127.0.0.1:{relay.sockets[0].getsockname()[1]}"
+        reconnect = ReconnectPolicy(seconds=PATIENCE, on_failure=say)
+        linking = asyncio.create_task(linked(address, KEYS["alice"], ROSTER.server, PATIENCE, reconnect))
+        waiting = asyncio.create_task(refused.wait())
+        await asyncio.wait([linking, waiting], return_when=asyncio.FIRST_COMPLETED)
+        assert not linking.done()
+    async with await ServerEndpoint.bind(address, keys=KEYS[MODEL_OWNER], roster=ROSTER), await linking:
+        pass
 
 
 HELLOS = {
