@@ -201,8 +201,9 @@ ADAPTED_DATA_OWNER_CASES: Final = (
     ending("terms-cohort", "opens sums of two data owners", Code.POLICY, MODEL_OWNER, offering({}, smallest_cohort=2)),
     ending("other-session", "writes another session into masked-weights", Code.SESSION, BOTH, astray(MaskedWeights)),
     *chunk_faults(MaskedWeights, "layer", prefix="weights-"),
-    ending("kept-ahead", "goes on behind images that nobody keeps", Code.SESSION, BOTH,
-           altered(KeptCompared, images=1)),
+    # Whether it has said hello to the dealer by then is open: once it has agreed on terms, says the specification.
+    ending("kept-ahead", "goes on behind images that nobody keeps", Code.SESSION, MODEL_OWNER,
+           altered(KeptCompared, images=1), witness=MODEL_OWNER),
     *wire_faults(RoundBegun),
     ending("sum-early", "tells a sum where a round is to begin", Code.UNEXPECTED, BOTH,
            instead(RoundBegun, _sum_early)),
