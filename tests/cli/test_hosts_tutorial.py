@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +38,7 @@ SCP = """#!/bin/sh -e
 # scp FILE HOST:PLACE between folders that stand for hosts.
 exec cp "$1" "$HOSTS/${2%%:*}/${2#*:}"
 """
-SECONDS = 900
+SECONDS = 600
 
 
 class Hosts:
@@ -58,6 +60,8 @@ class Hosts:
         }
         self.together: list[subprocess.Popen[str]] = []
         self.background: list[subprocess.Popen[str]] = []
+        self._outputs: dict[int, Path] = {}
+        """By process, the file of what it says on stdout; beside it, with the suffix .err, that of stderr."""
 
     def play(self, text: str) -> str:
         """Run all commands of a text, those in the background until the others have ended; what was said."""
@@ -72,9 +76,9 @@ class Hosts:
                 row = self.background if "background" in block["how"] else self.together
                 row += [self._start(command, host) for command in commands.splitlines()]
                 continue
-            while self.together:
-                said += self._check(self.together.pop(0))
-            said += self._check(self._start(commands, host))
+            said += self._finish()
+            self.together.append(self._start(commands, host))
+            said += self._finish()
             # What people send each other as lines.
             self._environment["CARDS"] = "\n".join(re.findall("^tacit-card:.*$", said, re.M))
             self._environment["ROSTER"] = "".join(re.findall("^tacit-roster:.*$", said, re.M)[-1:])
@@ -84,20 +88,46 @@ class Hosts:
         for process in (*self.together, *self.background):
             if process.returncode is None:
                 process.send_signal(number)
-                process.communicate(timeout=SECONDS)
+                process.wait(timeout=SECONDS)
         return [process.returncode for process in self.background]
 
     def _start(self, command: str, host: str) -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
         # One command takes the shell's place, and gets its signals.
         shell = ["sh", "-e", "-c", command if "\n" in command else f"exec {command}"]
-        return subprocess.Popen(shell, cwd=self.path / host, env=self._environment, stdout=pipe, stderr=pipe, text=True)
+        out = self.path / "tools" / f"{len(self._outputs)}.out"
+        with out.open("w") as stdout, out.with_suffix(".err").open("w") as stderr:
+            process = subprocess.Popen(
+                shell, cwd=self.path / host, env=self._environment, stdout=stdout, stderr=stderr, text=True
+            )
+        self._outputs[process.pid] = out
+        return process
 
-    @staticmethod
-    def _check(process: subprocess.Popen[str]) -> str:
-        said, complained = process.communicate(timeout=SECONDS)
-        assert process.returncode == 0, f"{process.args!r}\n{said}\n{complained}"
+    def _finish(self) -> str:
+        """Wait until the commands at the same time have ended; what they said.
+
+        None may fail, and none in the background may end: the others would wait for it, an hour at times."""
+        ends = {os.pidfd_open(process.pid): process for process in (*self.together, *self.background)}
+        end, waiting = time.monotonic() + SECONDS, list(self.together)
+        try:
+            while waiting:
+                ready, _, _ = select.select([*ends], [], [], max(end - time.monotonic(), 0))
+                ended = [ends.pop(descriptor) for descriptor in ready if not os.close(descriptor)]
+                waiting = [process for process in waiting if process not in ended]
+                failed = [each for each in ended if each.wait() or each in self.background]
+                if failed or not ready:
+                    self.stop(signal.SIGTERM)
+                    pytest.fail("\n".join(map(self._log, (*self.together, *self.background))))
+        finally:
+            for descriptor in ends:
+                os.close(descriptor)
+        said = "".join(self._outputs[process.pid].read_text() for process in self.together)
+        self.together.clear()
         return said
+
+    def _log(self, process: subprocess.Popen[str]) -> str:
+        out = self._outputs[process.pid]
+        said = out.read_text() + out.with_suffix(".err").read_text()
+        return f"{process.args!r} ended with {process.returncode}:\n{said}"
 
 
 @pytest.fixture
