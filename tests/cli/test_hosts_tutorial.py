@@ -38,7 +38,7 @@ SCP = """#!/bin/sh -e
 # scp FILE HOST:PLACE between folders that stand for hosts.
 exec cp "$1" "$HOSTS/${2%%:*}/${2#*:}"
 """
-SECONDS = 600
+SECONDS = 400
 
 
 class Hosts:
@@ -53,6 +53,7 @@ class Hosts:
             "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOSTS": str(path),
             "OMP_NUM_THREADS": "1",
+            "PYTHONFAULTHANDLER": "1",
             **{name: f"127.0.0.1:{free_port()}" for name in addresses},
             # What timm has downloaded before; there is no network.
             "HF_HOME": str(path / "hub"),
@@ -115,7 +116,8 @@ class Hosts:
                 waiting = [process for process in waiting if process not in ended]
                 failed = [each for each in ended if each.wait() or each in self.background]
                 if failed or not ready:
-                    self.stop(signal.SIGTERM)
+                    # Who has waited in vain shows where.
+                    self.stop(signal.SIGTERM if failed else signal.SIGABRT)
                     pytest.fail("\n".join(map(self._log, (*self.together, *self.background))))
         finally:
             for descriptor in ends:
