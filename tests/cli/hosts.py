@@ -201,8 +201,10 @@ class Hosts:
 
     def stop(self) -> None:
         for process in self._running:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.process.pid, signal.SIGKILL)
+            # Only while it runs: later, its number may be that of a session of another test.
+            if process.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.process.pid, signal.SIGKILL)
             process.end()
 
 
