@@ -12,6 +12,7 @@ message both, so the count of links that have sent a message is exact.
 """
 
 import asyncio
+import math
 import os
 import socket
 from bisect import bisect_left
@@ -171,11 +172,14 @@ class Connections:
         admitted[self._serial] = now
         return self._serial
 
-    def speak(self, name: str, serial: int, descriptor: int | None, routing_id: bytes) -> None:
-        """Record the first message of a link; descriptor: None if the link is over."""
-        self._admitted.get(name, {}).pop(serial, None)
-        if descriptor in self._silent:
-            del self._silent[descriptor], self._addresses[descriptor]
+    def speak(self, name: str, serial: int, descriptor: int, routing_id: bytes | None) -> None:
+        """Record the first message of a link; routing_id: None if the link is over."""
+        admitted = self._admitted.get(name, {}).pop(serial, -math.inf)
+        # Of a link that is over, another connection may have the descriptor by now.
+        if descriptor not in self._silent or (routing_id is None and self._silent[descriptor] > admitted):
+            return
+        del self._silent[descriptor], self._addresses[descriptor]
+        if routing_id is not None:
             self._links[descriptor] = (name, routing_id)
             self._counts[name] += 1
 
@@ -404,7 +408,7 @@ class ServerEndpoint(Endpoint):
             former = self._links.current_or_none(name)
             said = verdict.value + b" " + self._addresses.get(former or b"", "").encode() if verdict.value else b""
             is_open = await self._is_open(routing_id, descriptor, said)
-            self._open.speak(name, serial, descriptor if is_open else None, routing_id)
+            self._open.speak(name, serial, descriptor, routing_id if is_open else None)
             if is_open:
                 self._addresses[routing_id] = str(payload[0].get("Peer-Address"))
                 if verdict is not Verdict.CURRENT:
