@@ -76,7 +76,12 @@ def ratios() -> list[str]:
         "",
         "A server of 10,000 clients (the same options, 62 neighbours) peaks at 609 MB above its imports, when it",
         "sends the keys of neighbours: measured up to UNMASK, with messages that were made up and not checked. Of",
-        "2,000 real clients it takes 132 MB, of made-up ones 134. All parties of 10,000 were not run again.",
+        "2,000 real clients it takes 132 MB, of made-up ones 134.",
+        "",
+        "All parties of 10,000 (`tacit bench secagg --clients 10000 --dimension 10000 --mode active --graph regular",
+        "--corrupt 0.05 --dropout 0.05 --tolerate-dropout 0.05`), once, on 2026-11-29, beside other work on two cores:",
+        "exact, 433 s of processor time (466 s in an earlier version, on another machine), a client 38 ms, the server",
+        "49.8 s, 42.5 of them in SHARE_KEYS, where it checks 620,000 signatures, and a peak of 740 MB.",
     ]
 
 

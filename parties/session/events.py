@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 import msgspec
 
 from tacit.protocol.core.events import Event, Level
 from tacit.protocol.core.roster import Difference, Roster
 from tacit.protocol.sum.states import Phase
+
+MOST_NAMED: Final = 5
+"""Most clients that a line names."""
 
 
 class Repeating(Event, frozen=True, kw_only=True):
@@ -175,6 +178,17 @@ class WaitingChanged(Event, frozen=True, kw_only=True):
     LEVEL: ClassVar[Level] = "debug"
 
     on: list[str]
+
+
+class ClientsAwaited(Event, frozen=True, kw_only=True):
+    """The server has been waiting for these clients to join, and for nobody else, for some seconds."""
+
+    on: list[str]
+
+    @property
+    def text(self) -> str:
+        named = ", ".join(self.on[:MOST_NAMED])
+        return f"waits for {named}{f' and {len(self.on) - MOST_NAMED} more' if self.on[MOST_NAMED:] else ''} to join"
 
 
 class ListeningStarted(Event, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ Applying a sum and evaluating the model take long and run in a thread, so that c
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -86,6 +87,9 @@ class Evaluation:
     loss: float | None = None
 
 
+AWAITED_SECONDS: Final = 5.0
+"""Seconds in which nobody joins, after which those that are waited for are named."""
+
 OnRound = Callable[[RoundDone, Total | None], Evaluation]
 
 MANY_CLIENTS: Final = 100
@@ -137,6 +141,9 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         self._waiting_for: tuple[str, ...] = ()
         self._mentioned = 0.0
         """Time of the last report."""
+        self._awaited: tuple[str, ...] = ()
+        self._awaited_named = math.inf
+        """Time from which these are to be named."""
         self._pause = WAITING_SECONDS if len(settings.roster.clients) > MANY_CLIENTS else 0.0
         self._on_round = on_round
         self._rounds_left = settings.rounds
@@ -230,11 +237,21 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
 
     def _look_around(self) -> list[Output]:
         if self._machine.state is not SessionState.GATHERING:
+            self._awaited = ()
             return []
+        self._name_awaited(self._event_log.now())
         missing = self._settings.missing()
         if missing.keys() != self._machine.presence.missing:
             return self._machine.do_without(missing, self._event_log.now())
         return self._change_roster()
+
+    def _name_awaited(self, now: float) -> None:
+        awaited = self._machine.waiting_for
+        if awaited != self._awaited:
+            self._awaited, self._awaited_named = awaited, now + AWAITED_SECONDS
+        elif awaited and now >= self._awaited_named:
+            self._awaited_named = math.inf
+            self._event_log.write(events.ClientsAwaited(on=list(awaited)))
 
     def _report(self, event: LoggedEvent) -> None:
         if isinstance(event, ClientLeft | RefusalLogged):

@@ -14,10 +14,12 @@ from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Endpoint, Event, Received
 from tacit.parties.links.keys import PartyKeys, encode_key
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session import server as server_party
 from tacit.parties.session.client import STOPPED
 from tacit.parties.session.event_log import read
 from tacit.parties.session.events import (
     ClientRoundEnded,
+    ClientsAwaited,
     ConfigurationAccepted,
     LinkLost,
     PhaseEnded,
@@ -263,6 +265,19 @@ async def test_a_client_that_refuses_rounds_does_not_end_well(federation: Any) -
     (refusal,) = [dropped for dropped in first.dropped if dropped.party == one]
     assert "this client's policy accepts" in refusal.detail
     assert "it refused its last round" in federation.events("server", RoundStarted)[1].absent[one]
+
+
+@pytest.mark.asyncio
+async def test_a_server_names_whom_it_waits_for(federation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_party, "AWAITED_SECONDS", 0.0)
+    first, *others = federation.clients
+    server = await federation.serve(rounds=1)
+    joined = [federation.join(name) for name in others]
+    while not any(event.on == [first] for event in federation.events("server", ClientsAwaited)):
+        federation.news.pop(("server", ClientsAwaited), None)
+        await federation.event("server", ClientsAwaited)
+    ended = await federation.all_of(server, *joined, federation.join(first))
+    assert [end.code for end in ended] == [None] * len(ended)
 
 
 @pytest.mark.asyncio
