@@ -1,9 +1,10 @@
-"""Whoever takes no messages loses its session, and the others keep theirs; nothing piles up for it."""
+"""Around a session of private inference: the ledger that outlives it, ended tasks, and peers that take no messages."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,9 +14,11 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from tacit.models.file_system import FILES
 from tacit.parties.inference import conversation
-from tacit.parties.inference.conversation import Courier
+from tacit.parties.inference.conversation import Courier, InferenceError, ended
 from tacit.parties.inference.events import ImagesAnswered, InferenceSessionEnded
+from tacit.parties.inference.ledger import Ledger
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links import endpoint
 from tacit.parties.links.client_endpoint import ClientEndpoint
@@ -25,6 +28,7 @@ from tacit.protocol.core import rate_limit
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.messages import CHUNK_BYTES, Message
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, DealerHello, InferenceHello
+from tacit.protocol.inference.quota import Spent
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -115,3 +119,76 @@ async def test_a_data_owner_that_asks_and_does_not_read_loses_its_own_session_al
             await asyncio.gather(asking, return_exceptions=True)
         assert (over.code, over.culprit) == ("LEFT", "alice")
         assert error_of(await bob, one_block.friendly, one_block.images[:3]) < 2 * BLOCK_ERROR
+
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from conftest import Transformer
+    from in_one_loop import MODEL_OWNER, house
+
+
+def test_it_is_read_again_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    ledger = Ledger(path)
+    assert ledger.of("alice") == Spent()
+    first, second = Spent(day=1, used=3, refused=1), Spent(day=1, used=2, refused=0)
+    ledger.keep("alice", first)
+    ledger.keep("bob", second)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = Ledger(path)
+    assert (again.of("alice"), again.of("bob")) == (first, second)
+    again.keep("bob", Spent(day=2, used=1, refused=0))
+    assert b"alice" not in path.read_bytes()
+    # For a clock that comes back to the first day, alice has used that up.
+    assert again.of("alice") == Spent(day=2)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"alice": {"day": -1}}', b'{"alice": {"more": 1}}', b"\xff"])
+def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "ledger.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"ledger\.json does not say what other owners have used .* or remove it"):
+        Ledger(path)
+
+
+@pytest.mark.asyncio
+async def test_a_pass_that_cannot_be_counted_does_not_begin(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private, ledger=tmp_path / "ledger.json")
+        monkeypatch.setattr(FILES, "write", full)
+        with pytest.raises(InferenceError):
+            await home.asks("alice", one_block.images[:1], batch=1)
+        over = await home.waits(MODEL_OWNER, InferenceSessionEnded, peers=["alice"])
+    assert (over.code, over.culprit) == ("LOCAL", MODEL_OWNER)
+    assert "OSError" in over.failure
+
+
+@pytest.mark.asyncio
+async def test_who_is_cancelled_while_it_ends_a_task_waits_until_that_has_tidied_up() -> None:
+    tidying, may_go, tidied = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            tidying.set()
+            await may_go.wait()
+            tidied.set()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    ending = asyncio.create_task(ended(task))
+    await tidying.wait()
+    ending.cancel()
+    await asyncio.sleep(0)
+    may_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert tidied.is_set()
+    assert task.cancelled()

@@ -1,26 +1,50 @@
-"""Right or refused: every bound of a fitted model, crossed by itself and by whole passes; and what the bit tells."""
+"""Range checks: hidden values, sums of squared softmaxes, and whatever else must stay in its proven range."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
 import torch
 
 from tacit.models.friendly.calibration import folded
-from tacit.models.friendly.polynomials import Gauge
+from tacit.models.friendly.polynomials import Gauge, Interval
 from tacit.models.friendly.transformer import Block, with_parameters
+from tacit.parties.inference.hidden import fitted_hidden, spread_ring, spread_slack, spread_wave
 from tacit.parties.inference.material import Lookup
 from tacit.parties.inference.model import FittedModel, fitted_model
-from tacit.parties.inference.operations import DATA, Party, Program
+from tacit.parties.inference.operations import DATA, MODEL, Party, Program, WaveValue
 from tacit.parties.inference.ranking import logits
+from tacit.parties.inference.ring import SPARE, shifted, signed
+from tacit.parties.inference.scores import (
+    LAST_BITS,
+    SHARE_BITS,
+    SQUARE_BITS,
+    Bounds,
+    Functions,
+    SquaredSoftmax,
+    VarianceBounds,
+    fitted_divisions,
+)
 from tacit.parties.inference.stages import COUNTED, in_range
-from tacit.parties.inference.tables import CheckedSum, LookedUp, SteppedInverse, Table
-from tacit.protocol.inference.schedule import LOGITS, PLACE, RANGE, WORD_BITS
+from tacit.parties.inference.tables import CheckedSum, LookedUp, SteppedInverse, Table, fitted_steps, step_ratios
+from tacit.parties.inference.waves import Wave, factors, rounded_waves
+from tacit.protocol.inference.schedule import (
+    COARSE,
+    LARGEST_TOKENS,
+    LOGITS,
+    MOST_SQUARINGS,
+    PLACE,
+    RANGE,
+    SHARES,
+    STREAM,
+    WORD_BITS,
+)
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -261,3 +285,174 @@ def test_tokens_along_rows_of_weights_get_the_right_answer_or_none(model: Transf
         if run.finish():
             expected = true_logits(model, image)
             assert (logits(run.shares[DATA], LOGITS) - expected).norm() / expected.norm() < TOLERANCE
+
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from in_memory import Pair, shares
+
+FUNCTIONS: Final = Functions(scale=1.0, degree=None, inverse_steps=None, quadratic=False, epsilons=(1e-6, 1e-6))
+VARIANCE: Final = VarianceBounds(Interval(0.1, 1.0), 1)
+DEVIATIONS: Final = 6
+"""Of a sum that slack is for: fewer than one in 10^9 normal values are further below their mean."""
+
+
+@pytest.mark.parametrize("ceiling", [0.05, 1.0, 16.0])
+def test_rounding_does_not_make_a_sum_of_small_hidden_values_negative(ceiling: float) -> None:
+    """However little GELU itself needs of the words that both share. At every place that a mask can have."""
+    bounds = Bounds(first_variance=VARIANCE, second_variance=VARIANCE, vectors=1.0, total=10.0, hidden=0.01 * ceiling)
+    found = fitted_hidden(FUNCTIONS, bounds, ceiling, width=64, activated=13)
+    assert found.gelu is not None
+    wave = spread_wave(found.gelu, found.opened, 64)
+    # Of a hidden value of zero what is opened is the mask; SPREAD itself is zero there.
+    words = rounded_waves(len(wave.cosines), wave.words, torch.device("cpu"))
+    values = torch.full((1 << 16,), wave.constant << wave.words)
+    for factor, word in zip(factors(wave, torch.device("cpu")), words, strict=True):
+        values += factor * word
+    values = values / 2.0**wave.bits
+    for width in (16, 64, 3072):
+        most_negative = width * values.mean().item() - DEVIATIONS * math.sqrt(width) * values.std().item()
+        assert spread_slack(width, found.opened) + most_negative >= 0
+
+
+@pytest.mark.parametrize(("norm", "ceiling"), [(4.0, 20.0), (4.0, 200.0)])
+def test_a_value_beyond_its_range_is_found_at_any_multiple_of_either_period(norm: float, ceiling: float) -> None:
+    """One value of a token, up to all that is possible, also near whole periods, where the approximation is right."""
+    width, shape = 32, (1, 32)
+    bounds = Bounds(first_variance=VARIANCE, second_variance=VARIANCE, vectors=1.0, total=10.0, hidden=norm)
+    found = fitted_hidden(FUNCTIONS, bounds, ceiling, width=width, activated=13)
+    assert found.gelu is not None
+    assert found.opened > COARSE
+    ring, wave = spread_ring(found.opened), spread_wave(found.gelu, found.opened, width)
+    period = 2.0**COARSE / found.scale
+
+    def outside(value: float) -> int:
+        values = torch.zeros(shape, dtype=torch.int64)
+        values[0, 0] = round(value * found.scale)
+        pair = Pair()
+
+        def act(party: Party, share: torch.Tensor) -> Program[torch.Tensor]:
+            assert found.gelu is not None
+            opening = WaveValue(party, shape, found.gelu, STREAM, bits=found.opened, check=wave)
+            lookup = LookedUp(party, Lookup((1,), levels=found.spread.levels))
+            opening.settle(*(yield from party.open("gelu", opening.masked(share))))
+            spread = opening.checked().sum(-1)
+            if party.rank == MODEL:
+                spread += round(spread_slack(width, found.opened) * 2.0**wave.bits)
+            place = shifted(spread * found.spread.factor, ring, ring - PLACE)
+            return lookup.settle(*(yield from party.open("fc2", lookup.masked(place))), found.spread.limits)
+
+        parts = zip(pair.parties, shares(values), strict=True)
+        one, other = pair.run(*(act(party, part) for party, part in parts))
+        return int(one + other) % (1 << PLACE)
+
+    for value in (0.0, norm * 0.99, -norm * 0.99):
+        assert outside(value) == 0, value
+    largest = ceiling / SPARE
+    places = [
+        sign * (times * period / 2 + shift)
+        for times in range(1, math.ceil(2 * largest / period) + 1)
+        for shift in (-period / 7, -0.01, 0.0, 0.01, period / 7)
+        for sign in (-1, 1)
+    ]
+    tried = [value for value in places if norm * 1.4 < abs(value) <= largest]
+    assert tried
+    for value in tried:
+        assert outside(value) == 1, value
+
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from in_memory import Pair, shares
+
+RING = 64
+WAVE = Wave(constant=0, cosines=(1,), sines=(0,), precision=12, words=16)
+"""Of its precision alone: 28 fractional bits."""
+UNIT = 2 * 2.0**-SHARE_BITS
+"""What both owners' roundings change in a share of one."""
+REACH = 8.0
+"""Of scores / 2^L."""
+
+
+def rows(tokens: int) -> torch.Tensor:
+    """Centred scores / 2^L, float64 [n, tokens]: equal ones, one far above all or below, two kinds, and random ones."""
+    random = torch.randn(4, tokens, generator=torch.Generator().manual_seed(tokens), dtype=torch.float64)
+    found = torch.cat(
+        [torch.zeros(4, tokens, dtype=torch.float64), random * torch.tensor([[0.01], [0.3], [1.0], [3.0]])]
+    )
+    found[1, 0], found[2, 0], found[3, ::2] = REACH, -REACH, REACH
+    found -= found.mean(-1, keepdim=True)
+    return found * (REACH / found.abs().amax(-1, keepdim=True).clamp(min=REACH))
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 17, 65, 197, 257, LARGEST_TOKENS])
+def test_every_row_is_a_softmax_and_in_range(tokens: int) -> None:
+    for squarings in range(1, MOST_SQUARINGS + 1):
+        divisions, sums = fitted_divisions(WAVE, math.exp(REACH), squarings, tokens)
+        scores = rows(tokens)
+        exponentials = (scores.exp() * 2.0**WAVE.bits).round().long()
+
+        def act(party: Party, share: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
+            softmax = SquaredSoftmax(party, tuple(share.shape), divisions, RING)  # noqa: B023
+            return (yield from softmax.run(share))
+
+        pair = Pair()
+        parts = zip(pair.parties, shares(exponentials), strict=True)
+        (one, outside), (other, more) = pair.run(*(act(party, part) for party, part in parts))
+        assert int(outside + more) % (1 << PLACE) == 0, squarings
+        found = signed(one + other, RING).double() / 2.0**LAST_BITS
+        totals = found.sum(-1)
+        assert sums.low <= totals.min(), squarings
+        assert totals.max() <= sums.high, squarings
+        exact, error = (
+            scores.softmax(-1),
+            torch.full_like(scores, UNIT + 2.0 ** (1 + divisions[0].cut - WAVE.bits) / tokens),
+        )
+        for _ in range(squarings):
+            squares = exact.square().sum(-1, keepdim=True)
+            # 2^(1 - SQUARE_BITS): roundings of a square by both owners.
+            error = (2 * exact * error + error.square() + 2.0 ** (1 - SQUARE_BITS)) / squares
+            exact = exact.square() / squares
+            # Of a row its sum is divided out.
+            error += UNIT + exact * error.sum(-1, keepdim=True)
+        # Sums are within a quarter of one, so that units are worth a quarter more.
+        assert ((found / totals[:, None] - exact).abs() <= 1.25 * error).all(), squarings
+        assert len(pair.log) == 2 + 3 * squarings
+
+
+def test_a_sum_beyond_the_first_range_has_its_row_refused() -> None:
+    """Whatever its multiple of the ring's part, up to all that the ring holds."""
+    divisions, _ = fitted_divisions(WAVE, math.exp(REACH), 2, 17)
+    ring, place = SHARES + divisions[0].cut, divisions[0].sums
+    unit = 2 ** (ring - place.levels) / place.factor
+    high, low = place.high * unit, (place.low - 1) * unit
+    largest = 2**ring / place.factor
+    for total in (high + unit, (high + largest) / 2, 0.99 * largest, low / 2, 0.0):
+        exponentials = torch.zeros(1, 17, dtype=torch.int64)
+        exponentials[0, 0] = int(total)
+
+        def act(party: Party, share: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
+            return (yield from SquaredSoftmax(party, (1, 17), divisions, RING).run(share))
+
+        pair = Pair()
+        parts = zip(pair.parties, shares(exponentials), strict=True)
+        (_, outside), (_, more) = pair.run(*(act(party, part) for party, part in parts))
+        assert int(outside + more) % (1 << PLACE) >= 1, total
+
+
+@pytest.mark.parametrize("ratio", [1.5, 20.0, 300.0, 1e5])
+def test_an_inverse_in_steps_is_within_its_ratios(ratio: float) -> None:
+    unit, low = 2.0**20, 3.0
+    stepped = fitted_steps("it", bits=60, unit=unit, most=low * ratio, low=low, high=low * ratio, scale=2.0**24)
+    ratios = step_ratios(stepped)
+    assert 2.0**-0.5 < ratios.low < 1 < ratios.high < 2.0**0.5
+    ends, values = stepped.steps
+    sums = torch.logspace(math.log2(low), math.log2(low * ratio), 5000, base=2, dtype=torch.float64)
+    units = sums * unit * stepped.factor / 2.0 ** (60 - stepped.levels)
+    for carry in (0, 1):  # What is compared is the number of a unit, or one more.
+        place = torch.searchsorted(ends, (units.floor() + carry).long(), right=True) - 1
+        inside = (place >= 0) & (place < len(values))
+        assert inside[1:-1].float().mean() > 0.99
+        product = sums[inside] * values[place[inside]].double() / 2.0**24
+        assert ratios.low <= product.min()
+        assert product.max() <= ratios.high

@@ -1,7 +1,9 @@
-"""The listening end, with real sockets and real CURVE on the loopback interface."""
+"""The server's end of links: real sockets and real CURVE, the handshake's checks, links that come and go."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import zmq
@@ -9,16 +11,20 @@ import zmq.asyncio
 
 from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
 from tacit.parties.links.endpoint import (
+    MOST_LINKS,
     AddressError,
     EndpointError,
+    Event,
     HandshakeRefused,
     Limits,
     LinkLost,
     LinkUp,
+    NotConnectedError,
     Received,
 )
 from tacit.parties.links.keys import PartyKeys, encode_key
-from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.links.server_endpoint import ZAP_ADDRESS, Connections, ServerEndpoint, ZapHandler
+from tacit.parties.links.tokens import TokenFile
 from tacit.protocol.core.roster import Roster
 
 Keys = dict[str, PartyKeys]
@@ -203,3 +209,186 @@ async def test_keys_that_are_not_the_rosters(keys: Keys, roster: Roster) -> None
         await ServerEndpoint.bind(ANYWHERE, keys=other, roster=roster)
     with pytest.raises(LookupError, match="'stranger' is not in the roster"):
         await ServerEndpoint.bind(ANYWHERE, keys=keys["stranger"], roster=roster)
+
+
+KEY = bytes(range(32))
+GOOD = [b"1.0", b"request", b"tacit", b"192.0.2.7", b"", b"CURVE", KEY]
+
+
+@asynccontextmanager
+async def asking(refused: list[tuple[bytes, str]]) -> AsyncIterator[zmq.asyncio.Socket]:
+    async def admit(name: str) -> str:
+        return f"{name} 7"
+
+    async def on_refused(key: bytes, address: str, reason: str) -> None:
+        refused.append((key, address))
+
+    context = zmq.asyncio.Context()
+    handler = ZapHandler(context, {KEY: "alice"}, admit, on_refused)
+    with context.socket(zmq.REQ) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(ZAP_ADDRESS)
+        yield socket
+    await handler.close()
+    context.term()
+
+
+@pytest.mark.asyncio
+async def test_known_key_gets_the_user_id_of_its_member() -> None:
+    refused: list[tuple[bytes, str]] = []
+    async with asking(refused) as socket:
+        await socket.send_multipart(GOOD)
+        assert await socket.recv_multipart() == [b"1.0", b"request", b"200", b"OK", b"alice 7", b""]
+    assert not refused
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("key", [bytes(32), KEY[:31], KEY + b"\0", b"", b"alice"], ids=repr)
+async def test_unknown_key_is_refused_and_reported(key: bytes) -> None:
+    refused: list[tuple[bytes, str]] = []
+    async with asking(refused) as socket:
+        await socket.send_multipart([*GOOD[:6], key])
+        assert await socket.recv_multipart() == [b"1.0", b"request", b"400", b"key not in the roster", b"", b""]
+    assert refused == [(key, "192.0.2.7")]
+
+
+OTHERS = {
+    "version": [b"1.1", *GOOD[1:]],
+    "no domain": [*GOOD[:2], b"", *GOOD[3:]],
+    "other domain": [*GOOD[:2], b"global", *GOOD[3:]],
+    "NULL": [*GOOD[:5], b"NULL"],
+    "NULL with a key": [*GOOD[:5], b"NULL", KEY],
+    "PLAIN": [*GOOD[:5], b"PLAIN", b"alice", b"password"],
+    "no key": GOOD[:6],
+    "two keys": [*GOOD, KEY],
+    "too short": GOOD[:2],
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", OTHERS)
+async def test_anything_else_is_refused(kind: str) -> None:
+    refused: list[tuple[bytes, str]] = []
+    async with asking(refused) as socket:
+        await socket.send_multipart(OTHERS[kind])
+        answer = await socket.recv_multipart()
+        assert answer[:3] == [b"1.0", b"request", b"400"]
+        assert answer[4:] == [b"", b""]
+        # The handler goes on.
+        await socket.send_multipart(GOOD)
+        assert (await socket.recv_multipart())[2] == b"200"
+    assert not refused
+
+
+async def send_for_ever(server: ServerEndpoint) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            await server.send("alice", [b"hello"])
+            await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_remains_of_an_ended_link_do_not_open_it_again(keys: Keys, roster: Roster) -> None:
+    """A link that came and went, and one that took over its descriptor, before the server looked."""
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server) as alice:
+            await alice.send([b"remains"])
+        async with await ClientEndpoint.connect(server.address, keys=keys["bob"], server=roster.server) as bob:
+            await bob.send([b"bob"])
+            events: list[Event] = []
+            while not (events and isinstance(events[-1], Received) and events[-1].sender == "bob"):
+                events.append(await asyncio.wait_for(server.receive(), 30))
+            assert [event.sender for event in events if isinstance(event, Received)] == ["alice", "bob"]
+            assert [event.peer for event in events if isinstance(event, LinkUp)].count("bob") == 1
+            # Whatever was seen of Alice's link, it is over, and Bob's is not.
+            ups = sum(event == LinkUp("alice") for event in events)
+            assert ups == sum(event == LinkLost("alice") for event in events)
+            assert LinkLost("bob") not in events
+            with pytest.raises(NotConnectedError):
+                await server.send("alice", [b"hello"])
+            await server.send("bob", [b"hello"])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("with_tokens", [False, True])
+async def test_the_last_words_of_a_client_are_heard(
+    keys: Keys, roster: Roster, until: Callable, tmp_path: Path, with_tokens: bool
+) -> None:
+    """Also where the end of its link is noticed before they are read: nobody says them again."""
+    own, others = (TokenFile(tmp_path / name) if with_tokens else None for name in ("alice", "server"))
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, tokens=others) as server:
+        async with await ClientEndpoint.connect(
+            server.address, keys=keys["alice"], server=roster.server, tokens=own
+        ) as alice:
+            await until(server, LinkUp)
+            await alice.send([b"last"])
+        async with asyncio.timeout(30):
+            with pytest.raises(NotConnectedError):
+                await send_for_ever(server)
+            assert await server.receive() == LinkLost("alice")
+            heard = await server.receive()
+    assert isinstance(heard, Received)
+    assert [bytes(frame) for frame in heard.frames] == [b"last"]
+
+
+@pytest.mark.asyncio
+async def test_send_notices_a_lost_link_before_receive_does(keys: Keys, roster: Roster, until: Callable) -> None:
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server):
+            await until(server, LinkUp)
+        with pytest.raises(NotConnectedError, match="'alice' has"):
+            await send_for_ever(server)
+        assert await server.receive() == LinkLost("alice")
+
+
+@pytest.mark.asyncio
+async def test_send_that_notices_a_lost_link_wakes_a_waiting_receiver(
+    keys: Keys, roster: Roster, until: Callable
+) -> None:
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server):
+            await until(server, LinkUp)
+            waiting = asyncio.create_task(until(server, LinkLost))
+        with pytest.raises(NotConnectedError):
+            await asyncio.gather(*(server.send("alice", [b"hello"]) for _ in range(1000)))
+        assert await waiting == LinkLost("alice")
+
+
+SECONDS = 10.0  # Of a handshake.
+
+
+def test_silent_links_of_others_hold_up_no_place_for_long() -> None:
+    connections = Connections(SECONDS)
+    connections.accept(1, 0.0)
+    assert connections.admit("bob", 0.0) == 1
+    for descriptor in range(2, 2 + MOST_LINKS):
+        now = 100.0 * descriptor
+        connections.accept(descriptor, now)
+        assert connections.admit("alice", now) is not None
+        connections.end(descriptor)
+    # All of Alice's ended without a word, and Bob's is as silent: it was opened at another time.
+    assert connections.admit("alice", 2000.0) is not None
+
+
+def test_a_silent_link_keeps_its_place_until_it_ends() -> None:
+    connections = Connections(SECONDS)
+    for descriptor in range(MOST_LINKS):
+        connections.accept(descriptor, float(descriptor))
+        assert connections.admit("alice", float(descriptor)) is not None
+    connections.accept(100, 1e6)
+    assert connections.admit("alice", 1e6) is None
+    connections.end(0)
+    assert connections.admit("alice", 1e6) is not None
+    connections.accept(101, 1e6)
+    assert connections.admit("alice", 1e6) is None
+    # Others have places of their own.
+    assert connections.admit("bob", 1e6) is not None
+
+
+@pytest.mark.asyncio
+async def test_links_that_come_and_go_keep_no_places(keys: Keys, roster: Roster, until: Callable) -> None:
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        for _ in range(3 * MOST_LINKS):
+            async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server) as alice:
+                await alice.send([b"hello"])
+                assert (await until(server, Received)).sender == "alice"
