@@ -1,6 +1,7 @@
 """What a server that follows the protocol, and keeps all it receives, sees of a single client: nothing but noise.
 
-Every mask and every secret is fresh in every sum, is sent by nobody, and shows in no representation of a party.
+Every mask and every secret is fresh in every sum, is sent by nobody, and shows in no representation of a party. That
+masks are the specified ones is shown by the independent verifier (tests/verifier), on transcripts of whole sums.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from scipy.stats import chi2
 
 from tacit.protocol.core.machine import Entropy
 from tacit.protocol.sum import client as aggregation_client
+from tacit.protocol.sum import sharing
 from tacit.protocol.sum.exchange import Summed
 from tacit.protocol.sum.messages import AdvertiseKeys, ShareKeys
 from tacit.protocol.sum.sharing import PACKET_BYTES, HeldShares
@@ -81,15 +83,25 @@ def test_two_sums_of_the_same_vectors_share_nothing(kind: str, summed: ExactSum)
     assert len(set(pieces(first) + pieces(second))) == 2 * len(pieces(first))
 
 
+CHANGES: tuple[dict[str, Any], ...] = (
+    {}, {"round": 1}, {"session": bytes(32)}, {"model": bytes(32)}, {"configuration": bytes(32)}, {"roster": bytes(32)},
+)  # fmt: skip
+
+
+def same_secrets(kind: str, change: dict[str, Any]) -> MemorySum:
+    """A sum with the same entropy, hence the same keys, in another round, session, or for another model, as after a
+    machine was set back to an earlier state: only the context protects the masks."""
+    made = memory_sum(seed=b"one", **KINDS[kind])
+    return MemorySum(replace(made.agreement, **change), made.signing, made.vectors, made.streams)
+
+
+@pytest.mark.threat("server/restarts-midway", "server/splits-models", "server/splits-configurations")
 @each_kind
 def test_masks_pair_up_and_none_is_used_twice(kind: str, masks: list[list[Mask]]) -> None:
     seen: set[bytes] = set()
     keys = []
-    # The same entropy, hence the same keys, in another round, session, or for another model or configuration.
-    for change in ({}, {"round": 1}, {"session": bytes(32)}, {"model": bytes(32)}, {"configuration": bytes(32)},
-                   {"roster": bytes(32)}):  # fmt: skip
-        made = memory_sum(seed=b"one", **KINDS[kind])
-        run = MemorySum(replace(made.agreement, **change), made.signing, made.vectors, made.streams)
+    for change in CHANGES:
+        run = same_secrets(kind, change)
         masks.clear()
         run.run()
         assert len(masks) == len(run.vectors)
@@ -106,6 +118,21 @@ def test_masks_pair_up_and_none_is_used_twice(kind: str, masks: list[list[Mask]]
         assert not fresh & seen
         seen |= fresh
     assert all(other == keys[0] for other in keys)
+
+
+@pytest.mark.threat("server/replays-shares")
+def test_no_two_packets_are_sealed_under_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nonce is constant, so a key must seal once: both directions of a pair, and each round, have their own."""
+    seal, keys = sharing.seal, list[bytes]()
+
+    def observe(key: bytes, plaintext: bytes, *, associated: bytes) -> bytes:
+        keys.append(key)
+        return seal(key, plaintext, associated=associated)
+
+    monkeypatch.setattr(sharing, "seal", observe)
+    for change in CHANGES:
+        same_secrets("active", change).run()
+    assert len(set(keys)) == len(keys) == len(CHANGES) * CLIENTS**2
 
 
 @each_kind

@@ -1,7 +1,4 @@
-"""What keys, commitments and signatures are bound to: another owner, holder, round or list of keys is another value.
-
-Sealing uses a constant nonce, so that no two packets may ever be sealed under one key.
-"""
+"""What keys, commitments and signatures are bound to: another owner, holder, round or list of keys is another value."""
 
 from dataclasses import replace
 from itertools import product
@@ -31,7 +28,7 @@ from tacit.protocol.sum.states import SumLabel
 from tacit.secagg.shamir import SHARE_BYTES
 from tacit.simulate.world.world import Streams
 from tests.cases import cases
-from tests.world.sums import MemorySum, memory_sum
+from tests.world.sums import memory_sum
 
 OTHER = bytes(range(32))
 OWNER, HOLDER = AgreementKey(bytes(32)), AgreementKey(bytes([1]) * 32)
@@ -108,26 +105,6 @@ def test_commitments_are_bound_to_kind_round_owner_and_holder() -> None:
         for label, of_round, owner, holder in product((SumLabel.KEY_SHARE, SumLabel.SEED_SHARE), rounds, (1, 2), (1, 2))
     }
     assert len(found) == 16
-
-
-def test_no_key_seals_two_packets(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys: list[bytes] = []
-
-    def recording(key: bytes, plaintext: bytes, *, associated: bytes) -> bytes:
-        keys.append(key)
-        return seal(key, plaintext, associated=associated)
-
-    monkeypatch.setattr(sharing, "seal", recording)
-    # The same entropy, hence the same key pairs: in another round, and with one client missing from the list of keys.
-    for change, gone in (({}, ""), ({"round": 1}, ""), ({"session": OTHER}, ""), ({}, "c4")):
-        made = memory_sum(5, active=True)
-        run = MemorySum(replace(made.agreement, **change), made.signing, made.vectors, made.streams)
-        run.start()
-        if gone:
-            run.kill(gone)
-        run.settle()
-    assert len(keys) == 3 * 25 + 16
-    assert len(set(keys)) == len(keys)
 
 
 def test_pairwise_seeds_are_bound_to_the_pair_and_the_sharing() -> None:
