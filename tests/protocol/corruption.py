@@ -1,12 +1,14 @@
 """Every single change of a message, and what those of its envelope and frames lead to."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgpack
 
 from tacit.protocol.core.errors import Code
+from tacit.protocol.inference.results import InferenceEnded
+from tacit.simulate.world.inference import MemoryInference
 from tacit.simulate.world.world import Parcel
 
 Codes = dict[tuple[str, str], set[Code | None]]
@@ -60,3 +62,31 @@ def corruptions(parcel: Parcel, types: Mapping[str, str]) -> list[tuple[str, str
         for name, rest in (("content", (changed(payload),)), ("length", (payload + b"\0",)), ("absence", ())):
             found.append(("payload", name, replace(parcel, frames=(*parcel.frames[:2], *rest))))
     return found
+
+
+def corrupted_runs(
+    world: Callable[[], MemoryInference],
+    transcript: Sequence[Parcel],
+    index: int,
+    expected: Callable[[str, str], set[Code | None]],
+    types: Mapping[str, str] | None = None,
+) -> Iterator[tuple[str, str, MemoryInference, bool]]:
+    """Change each field of this message in turn. Part, field, run, and whether a session was broken off by it; with
+    the expected codes of this part and field, of which None stands for a regular end."""
+    for part, name, corrupted in corruptions(transcript[index], types or {}):
+        run, seen = world(), 0
+
+        def hook(parcel: Parcel, corrupted: Parcel = corrupted) -> list[Parcel]:
+            nonlocal seen
+            seen += 1
+            return [corrupted if seen == index + 1 else parcel]
+
+        run.hook = hook
+        run.run()
+        broken = {ended.code for ended in run.outcome(InferenceEnded)} - {None}
+        codes = expected(part, name)
+        assert broken <= codes, (index, part, name, broken)
+        assert broken or None in codes, (index, part, name)
+        for _, machine in run.living():
+            assert machine.deadline is None
+        yield part, name, run, bool(broken)

@@ -9,12 +9,10 @@ from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.adaptation.states import RoundAnswered, RoundAsked, RoundKept, SumTold
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
-from tacit.protocol.inference.results import InferenceEnded
 from tacit.simulate.world.adaptation import MemoryAdaptation, round_plan
 from tacit.simulate.world.inference import data_owner_names
-from tacit.simulate.world.world import Parcel
 from tests.cases import cases
-from tests.protocol.corruption import COMMON, Codes, corruptions
+from tests.protocol.corruption import COMMON, Codes, corrupted_runs
 
 FIRST, SECOND = NAMES = data_owner_names(2)
 KINDS = sorted(set(ADAPTATION_MESSAGES) - set(INFERENCE_MESSAGES))
@@ -69,24 +67,11 @@ def test_every_kind_is_in_the_transcript() -> None:
 @cases("kind", KINDS)
 def test_every_field_of_every_message(kind: str) -> None:
     index = next(index for index, parcel in enumerate(TRANSCRIPT) if parcel.kind == kind)
-    for part, name, corrupted in corruptions(TRANSCRIPT[index], {}):
-        run, seen = world(), 0
 
-        def hook(parcel: Parcel, corrupted: Parcel = corrupted) -> list[Parcel]:
-            nonlocal seen
-            seen += 1
-            return [corrupted if seen == index + 1 else parcel]
+    def expected(part: str, name: str) -> set[Code | None]:
+        return CODES[kind, name] if part == "body" and name != "unknown" else CODES[part, name]
 
-        run.hook = hook
-        run.run()
-        codes = {ended.code for ended in run.outcome(InferenceEnded)}
-        expected = CODES.get((kind, name)) if part == "body" and name != "unknown" else CODES[part, name]
-        assert expected is not None, (kind, name)
-        broken = codes - {None}
-        assert broken <= expected, (kind, part, name, codes)
-        assert broken or None in expected, (kind, part, name)
-        for _, machine in run.living():
-            assert machine.deadline is None
+    for part, name, run, broken in corrupted_runs(world, TRANSCRIPT, index, expected):
         if not broken:
             same = [now == before for now, before in zip(known(run), KNOWN, strict=True)]
             # One use or step more may be so; it is of no round.
