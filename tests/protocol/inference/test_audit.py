@@ -4,14 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.protocol.core.errors import Code, LocalProtocolError
+from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.inference.audit import AuditPicked, RequestKeys, audited_of, picked
 from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
 from tacit.protocol.inference.material import request_key
-from tacit.protocol.inference.messages import AuditCommitment, PassStarted
-from tacit.protocol.inference.results import PassBegun
 from tacit.simulate.world.inference import MODEL_OWNER, MemoryInference, data_owner_names, small_terms
-from tacit.simulate.world.world import altered
 
 (DATA_OWNER,) = data_owner_names(1)
 HALF = audited_of(0.5)
@@ -88,26 +85,3 @@ def test_a_fraction_beyond_a_half_is_refused() -> None:
     for fraction in (-0.1, 0.51):
         with pytest.raises(ValueError, match="audit_fraction"):
             audited_of(fraction)
-
-
-def test_a_pass_begins_behind_its_audit_and_nothing_else_is_audited() -> None:
-    started = PassStarted(weights=small_terms().weights)
-    run = world()
-    run.say_instead("audit-commitment", MODEL_OWNER, lambda parcel: [altered(parcel, message=started)])
-    assert run.run().verdicts() == {(Code.UNEXPECTED, MODEL_OWNER)}
-
-    run = world(b"picks none")
-    again = AuditCommitment(commitment=OTHER)
-    run.say_instead("pass-started", MODEL_OWNER, lambda parcel: [altered(parcel, message=again)])
-    assert run.run().verdicts() == {(Code.UNEXPECTED, MODEL_OWNER)}
-    assert not run.outcome(PassBegun, DATA_OWNER)
-
-
-def test_both_owners_want_the_same_audit() -> None:
-    for offered, wanted in ((0, HALF), (HALF, 0), (HALF, HALF // 2)):
-        run = MemoryInference(
-            {DATA_OWNER: InferenceRequest(images=1, batch=1, channels=1, side=4)},
-            terms=small_terms(audited=offered),
-            policies={DATA_OWNER: InferencePolicy(audited=wanted)},
-        )
-        assert run.run().verdicts() == {(Code.POLICY, MODEL_OWNER)}

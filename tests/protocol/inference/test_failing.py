@@ -9,13 +9,10 @@ from typing import Any
 import msgspec
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.messages import Abort
 from tacit.protocol.inference.data_owner import InferenceRequest
-from tacit.protocol.inference.dealer import MOST_ORDERS
-from tacit.protocol.inference.messages import DealingOver, Opening, OrderRandomness, Randomness
+from tacit.protocol.inference.messages import Opening
 from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt, MaskedLayer, Opened
-from tacit.protocol.inference.schedule import pass_rounds
-from tacit.protocol.inference.states import DealerState, InferenceState, MaterialState
+from tacit.protocol.inference.states import InferenceState, MaterialState
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
 from tacit.simulate.world.world import Parcel, altered
 from tests.cases import cases
@@ -104,27 +101,6 @@ def test_a_party_that_dies_before_every_message(victim: str, noticed: bool) -> N
     assert last <= aborted <= len(TRANSCRIPT)  # Whatever it has to say is needed.
 
 
-@cases(("cheat", "step", "after"), [(MODEL_OWNER, 1, "pass-started"), (DATA_OWNER, 2, "opening")])
-def test_an_opening_that_cannot_be_known_yet(cheat: str, step: int, after: str) -> None:
-    run, (victim,) = world(), set(OWNERS) - {cheat}
-
-    def wait(parcel: Parcel) -> list[Parcel]:
-        run.idle.add(victim)
-        return [parcel]
-
-    run.say_instead(after, cheat, wait)
-    run.start()
-    assert not run.advance()
-    size = pass_rounds(run.terms.sizes, 1)[step][1 if cheat == MODEL_OWNER else 2]
-    run.put(run.forge(cheat, victim, Opening(step=step, chunk=0), round=1, payload=bytes(size)))
-    ended = run.ended(victim)
-    assert ended is not None
-    assert (ended.code, ended.culprit) == (Code.UNEXPECTED, cheat)
-    assert f"the opening of round {step} came before this side has opened anything in {step - 1}" in ended.detail
-    run.settle()
-    assert run.verdicts() == {(Code.UNEXPECTED, cheat)}
-
-
 @cases("owner", OWNERS)
 @cases(
     ("kind", "at", "changes"),
@@ -148,57 +124,6 @@ def test_owners_that_say_different_things_to_the_dealer(
     assert culprit in OWNERS  # The later one: the dealer cannot know who of them is right.
     assert len(run.outcome(KeysDealt)) == (kind != "dealer-hello")
     assert len(run.outcome(Deal)) == at
-
-
-def test_an_owner_far_ahead_of_the_other() -> None:
-    run = world()
-    run.idle.add(DATA_OWNER)
-    run.start()
-    run.advance()
-    (setup,) = run.outcome(Deal)
-    dealer = run.dealer(DATA_OWNER)
-    assert dealer.deadline is None  # Nobody waits for anybody.
-    for number in range(MOST_ORDERS + 1):
-        assert dealer.state is DealerState.SERVING
-        order = OrderRandomness(first=setup.count + number, count=1, requests=b"")
-        run.put(run.forge(DATA_OWNER, DEALER, order))
-    (ended,) = run.outcome(InferenceEnded, DEALER)
-    assert (ended.code, ended.culprit) == (Code.UNEXPECTED, DATA_OWNER)
-    assert f"{MOST_ORDERS} orders ahead of '{MODEL_OWNER}'" in ended.detail
-    run.settle()
-    assert run.verdicts() == {(Code.UNEXPECTED, DATA_OWNER)}
-
-
-@cases("owner", OWNERS)
-def test_an_owner_that_orders_after_it_is_done(owner: str) -> None:
-    run = world()
-    run.idle.add(DATA_OWNER)
-    run.start()
-    run.advance()
-    (setup,) = run.outcome(Deal)
-    run.put(run.forge(owner, DEALER, DealingOver()))
-    run.put(run.forge(owner, DEALER, DealingOver()))  # Said twice it says no more.
-    assert run.dealer(DATA_OWNER).state is DealerState.SERVING
-    assert run.dealer(DATA_OWNER).drop(owner, "gone", run.now) == []
-    run.put(run.forge(owner, DEALER, OrderRandomness(first=setup.count, count=1, requests=b"")))
-    (ended,) = run.outcome(InferenceEnded, DEALER)
-    assert (ended.code, ended.culprit) == (Code.SEQUENCE, owner)
-    run.advance()
-    told = [parcel.receiver for parcel in run.log if isinstance(parcel.message, Abort) and parcel.sender == DEALER]
-    assert [owner, *told] in ([*OWNERS], [*OWNERS[::-1]])  # The other one is, who has not done with it.
-
-
-@cases("owner", OWNERS)
-def test_material_that_nobody_asked_for(owner: str) -> None:
-    run = world()
-    run.idle.add(DATA_OWNER)
-    run.start()
-    run.advance()
-    run.put(run.forge(DEALER, owner, Randomness(number=0, chunk=0), payload=bytes(8)))
-    ended = run.ended(owner, "dealer")
-    assert ended == InferenceEnded(Code.UNEXPECTED, "the material of request 0 came where nothing is due", DEALER)
-    run.settle()
-    assert run.verdicts() == {(Code.UNEXPECTED, DEALER)}
 
 
 def test_a_dealer_that_is_late_and_one_that_is_too_late() -> None:
@@ -241,22 +166,6 @@ def test_the_dealer_names_the_owner_that_it_waits_for(kind: str, at: int, owner:
     assert (ended.code, ended.culprit) == (Code.TIMEOUT, owner)
     assert f"no word from {owner} for {PATIENCE:g} s, while the other owner waits" in ended.detail
     assert {message.to for message in told} == set(OWNERS)
-
-
-@cases("before", [0, 1])
-def test_a_model_that_is_replaced_between_passes(before: int) -> None:
-    run = world(images=2)
-
-    def replace_model(parcel: Parcel) -> list[Parcel]:
-        run.weights = OTHER
-        return [parcel]
-
-    run.say_instead("start-pass", DATA_OWNER, replace_model, at=before)
-    run.run()
-    assert run.verdicts() == {(Code.MODEL, MODEL_OWNER)}
-    for owner in OWNERS:
-        assert "the model has been replaced since it was agreed on" in run.outcome(InferenceEnded, owner)[0].detail
-    assert len(run.outcome(Opened)) == before * len(world().run().outcome(Opened))
 
 
 @cases("party", [*OWNERS, DEALER])
