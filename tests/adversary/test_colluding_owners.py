@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,12 +44,8 @@ from tests.adversary.colluders import (
     standardised,
 )
 from tests.cases import cases
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[1] / "parties" / "adaptation")
-    patch.syspath_prepend(Path(__file__).parents[1] / "parties" / "inference")
-    from clear import bounds, norms
-    from one_step import STREAM, step
+from tests.parties.adaptation.clear import bounds, norms
+from tests.parties.adaptation.one_step import STREAM, step
 
 pytestmark = pytest.mark.threat("data-owner/reads-sums")
 

@@ -14,10 +14,7 @@ from tacit.parties.links.tokens import TokenFile
 from tacit.parties.session.events import CopyDetected
 from tacit.protocol.core.errors import Code
 from tests.adversary.conftest import conftest_of
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[1] / "parties" / "inference")
-    from in_one_loop import DEALER, MODEL_OWNER, House, house
+from tests.parties.inference.in_one_loop import DEALER, MODEL_OWNER, House, house
 
 _inference = conftest_of("parties/inference")
 one_block, private = _inference.one_block, _inference.private

@@ -39,10 +39,7 @@ from tacit.protocol.sum.states import VERSION
 from tacit.simulate.world import inference as world
 from tests.adversary.conftest import conftest_of
 from tests.cases import cases
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[1] / "parties" / "inference")
-    from in_one_loop import DEALER, KEYS, MODEL_OWNER, ROSTER, House, house
+from tests.parties.inference.in_one_loop import DEALER, KEYS, MODEL_OWNER, ROSTER, House, house
 
 _inference = conftest_of("parties/inference")
 one_block, private = _inference.one_block, _inference.private

@@ -46,14 +46,20 @@ from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.inference.data_owner import InferencePolicy
 from tacit.protocol.sum.configuration import Proposal
 from tacit.protocol.sum.policy import Policy
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from conftest import Transformer
-    from in_one_loop import DEALER, KEYS, LISTEN, MODEL_OWNER, OWNERS, PATIENCE, ROSTER, House, house
-    from test_public import PARALLEL, made
-    from whole import block_outputs
+from tests.parties.adaptation.test_public import PARALLEL, made
+from tests.parties.adaptation.whole import block_outputs
+from tests.parties.inference.conftest import Transformer
+from tests.parties.inference.in_one_loop import (
+    DEALER,
+    KEYS,
+    LISTEN,
+    MODEL_OWNER,
+    OWNERS,
+    PATIENCE,
+    ROSTER,
+    House,
+    house,
+)
 
 SUMS = "sums"
 """The dealer's second address."""

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
-import pytest
 import torch
 
 from tacit.models.adapters.gradients import Descent, descent
@@ -19,10 +17,7 @@ from tacit.parties.adaptation.step import ParameterShares, StepSizes
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from in_memory import shares
+from tests.parties.inference.in_memory import shares
 
 RATE: Final = 0.05
 SIZES: Final = StepSizes(images=4, tokens=5, width=16, classes=4, adapters=2, rank=2)

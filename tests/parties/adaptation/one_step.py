@@ -1,9 +1,7 @@
 """A step of learning on shares, both owners in one process, from outputs of blocks that were computed in the clear."""
 
-from pathlib import Path
 from typing import Any, Final
 
-import pytest
 import torch
 
 from tacit.models.adapters.federated import Features
@@ -13,12 +11,8 @@ from tacit.parties.adaptation.rounds import nothing, shares_of_known
 from tacit.parties.adaptation.step import StepProgram, StepSizes, flat
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from examples import kept
-    from in_memory import Pair, shares
+from tests.parties.adaptation.examples import kept
+from tests.parties.inference.in_memory import Pair, shares
 
 STREAM: Final = 2.0**30
 

@@ -1,7 +1,6 @@
 """Rounds of adaptation on shares learn what rounds in the clear learn: digits, by three owners."""
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,13 +21,9 @@ from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
 from tacit.protocol.adaptation.sums import LARGEST_SUM
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from clear import bounds, norms
-    from in_memory import shares
-    from one_step import STREAM, step
+from tests.parties.adaptation.clear import bounds, norms
+from tests.parties.adaptation.one_step import STREAM, step
+from tests.parties.inference.in_memory import shares
 
 OWNERS = 3
 BATCH = 16

@@ -1,7 +1,5 @@
 """Checks of rows that are looked at together, each by its own bounds."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -9,10 +7,7 @@ from tacit.parties.adaptation.fixed_point import RangeCheck, rows_outside
 from tacit.parties.inference.operations import Party, Program
 from tacit.parties.inference.tables import fitted_sum
 from tacit.protocol.inference.schedule import PLACE, WORD_BITS
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from in_memory import Pair, shares
+from tests.parties.inference.in_memory import Pair, shares
 
 UNIT = 2.0**40
 

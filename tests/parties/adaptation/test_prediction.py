@@ -2,7 +2,6 @@
 takes the material of a step only up to the logits."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +17,8 @@ from tacit.parties.inference.stages import encoded
 from tacit.parties.inference.tables import BoundError
 from tacit.protocol.adaptation.schedule import prediction_rounds
 from tacit.protocol.inference.schedule import PLACE, STREAM, Round
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from examples import BOUNDS, PROBE, SIZES, Example, example, fitted, kept, logit_error, shared
-    from in_memory import Pair, shares
+from tests.parties.adaptation.examples import BOUNDS, PROBE, SIZES, Example, example, fitted, kept, logit_error, shared
+from tests.parties.inference.in_memory import Pair, shares
 
 
 @dataclass(frozen=True, repr=False)

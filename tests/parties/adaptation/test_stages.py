@@ -4,7 +4,6 @@ what went into it, so that errors cannot make up for each other, and a pass cost
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -31,14 +30,10 @@ from tacit.parties.inference.stages import Carried
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose
 from tacit.protocol.adaptation.schedule import adaptation_rounds
 from tacit.protocol.inference.schedule import LOGITS, PLACE, RANGE, RANKED, STREAM, Results, backbone_rounds
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from clear import bounds, norms
-    from conftest import STOCK, STUDENT, Transformer, digits, transformer
-    from examples import Example, example, kept, logit_error, opened, shared
-    from whole import WholePass, block_outputs
+from tests.parties.adaptation.clear import bounds, norms
+from tests.parties.adaptation.examples import Example, example, kept, logit_error, opened, shared
+from tests.parties.adaptation.whole import WholePass, block_outputs
+from tests.parties.inference.conftest import STOCK, STUDENT, Transformer, digits, transformer
 
 IMAGES: Final = 4
 RATE: Final = 0.05

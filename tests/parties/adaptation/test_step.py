@@ -9,7 +9,6 @@ two adapters: 20 * 2^-13 is below 2^-8, even where nothing averages out.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -26,13 +25,21 @@ from tacit.parties.inference.stages import encoded
 from tacit.parties.inference.tables import BoundError
 from tacit.protocol.adaptation.schedule import step_rounds
 from tacit.protocol.inference.schedule import PLACE
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from clear import norms
-    from examples import BOUNDS, PROBE, RATE, SIZES, Example, example, fitted, kept, opened, shared, with_bound
-    from in_memory import Pair, shares
+from tests.parties.adaptation.clear import norms
+from tests.parties.adaptation.examples import (
+    BOUNDS,
+    PROBE,
+    RATE,
+    SIZES,
+    Example,
+    example,
+    fitted,
+    kept,
+    opened,
+    shared,
+    with_bound,
+)
+from tests.parties.inference.in_memory import Pair, shares
 
 TOLERANCE: Final = 2.0**-8
 

@@ -1,8 +1,6 @@
 """Two sums over the same survivors, of real machines: of the data owners' shares by the secure sum, as raw ring words,
 and of the model owner's own; together they are the sum of the survivors' parameters, and either alone is noise."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,12 +12,9 @@ from tacit.parties.correlated.material import Keystream
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
 from tacit.protocol.sum.exchange import Summed
+from tests.parties.inference.in_memory import shares
 from tests.world.exchange import Delivery
 from tests.world.sums import memory_sum
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from in_memory import shares
 
 OWNERS = 5
 SIZES = StepSizes(images=1, tokens=5, width=8, classes=3, adapters=2, rank=2)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from tacit.parties.adaptation.stages import CollectedCarried, bringing_stages
@@ -15,11 +13,8 @@ from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import Carried, PassStage, input_share
 from tacit.protocol.inference.schedule import Round
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from conftest import Transformer
-    from in_memory import Pass
+from tests.parties.inference.conftest import Transformer
+from tests.parties.inference.in_memory import Pass
 
 
 def block_outputs(model: Transformer, images: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -22,10 +21,7 @@ from tacit.parties.inference.model import Interface
 from tacit.parties.inference.operations import Communication
 from tacit.parties.inference.stages import Carried, input_share
 from tacit.protocol.inference.schedule import LOGITS, Results
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[1] / "inference")
-    from in_memory import Pair
+from tests.parties.inference.in_memory import Pair
 
 IMAGES = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 SIDE = ModelConfiguration(image_size=8, patch_size=4, width=16, depth=2, heads=2)

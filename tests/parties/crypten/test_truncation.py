@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +11,7 @@ from scipy import stats
 
 from tacit.parties.correlated.material import LARGEST_DIVISOR, Keystream, floor_quotient
 from tacit.parties.crypten.truncation import truncated
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[1] / "inference")
-    from in_memory import Pair
+from tests.parties.inference.in_memory import Pair
 
 SCALE_BITS = 16
 SCALE = 1 << SCALE_BITS

@@ -19,12 +19,9 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.audit import RequestKeys, audited_of
 from tacit.protocol.inference.data_owner import InferencePolicy
 from tacit.protocol.inference.session import InferenceSession
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from conftest import Transformer
-    from in_one_loop import DEALER, MODEL_OWNER, House, house
-    from test_parties import BLOCK_ERROR, error_of
+from tests.parties.inference.conftest import Transformer
+from tests.parties.inference.in_one_loop import DEALER, MODEL_OWNER, House, house
+from tests.parties.inference.test_parties import BLOCK_ERROR, error_of
 
 pytestmark = pytest.mark.asyncio
 QUARTER = audited_of(0.25)

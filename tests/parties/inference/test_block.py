@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +21,8 @@ from tacit.parties.inference.scales import BoundError, stream_scale
 from tacit.parties.inference.stages import encoded
 from tacit.parties.inference.waves import FitError
 from tacit.protocol.inference.schedule import PLACE, STREAM, block_rounds
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from conftest import MARGIN, Example, Transformer
-    from in_memory import Pair, Pass, shares
+from tests.parties.inference.conftest import MARGIN, Example, Transformer
+from tests.parties.inference.in_memory import Pair, Pass, shares
 
 RELATIVE_ERROR = 1e-3
 """What is promised for a block, of the norm of the output."""

@@ -29,14 +29,10 @@ from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.messages import CHUNK_BYTES, Message
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, DealerHello, InferenceHello
 from tacit.protocol.inference.quota import Spent
+from tests.parties.inference.conftest import Transformer
+from tests.parties.inference.in_one_loop import DEALER, KEYS, LISTEN, MODEL_OWNER, PATIENCE, ROSTER, house
+from tests.parties.inference.test_parties import BLOCK_ERROR, error_of
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from conftest import Transformer
-    from in_one_loop import DEALER, KEYS, LISTEN, MODEL_OWNER, PATIENCE, ROSTER, house
-    from test_parties import BLOCK_ERROR, error_of
-
-pytestmark = pytest.mark.asyncio
 FRAME = bytes(1 << 20)
 
 
@@ -45,6 +41,7 @@ def _no_long_farewells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "_LINGER_MS", 300)
 
 
+@pytest.mark.asyncio
 async def test_what_waits_for_one_who_takes_nothing_is_dropped_and_the_next_message_follows() -> None:
     limits = Limits(max_frame_bytes=len(FRAME), queue_messages=2, send_seconds=0.3)
     told: asyncio.Queue[str] = asyncio.Queue()
@@ -85,6 +82,7 @@ HELLOS: dict[str, Callable[[], Message]] = {
 }
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("party", HELLOS)
 async def test_a_data_owner_that_asks_and_does_not_read_loses_its_own_session_alone(
     one_block: Transformer, private: PrivateModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, party: str
@@ -121,12 +119,6 @@ async def test_a_data_owner_that_asks_and_does_not_read_loses_its_own_session_al
         assert error_of(await bob, one_block.friendly, one_block.images[:3]) < 2 * BLOCK_ERROR
 
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from conftest import Transformer
-    from in_one_loop import MODEL_OWNER, house
-
-
 def test_it_is_read_again_and_only_its_owner_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "ledger.json"
     ledger = Ledger(path)
@@ -152,6 +144,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.asyncio
 async def test_a_pass_that_cannot_be_counted_does_not_begin(
     one_block: Transformer, private: PrivateModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +162,7 @@ async def test_a_pass_that_cannot_be_counted_does_not_begin(
     assert "OSError" in over.failure
 
 
+@pytest.mark.asyncio
 @pytest.mark.asyncio
 async def test_who_is_cancelled_while_it_ends_a_task_waits_until_that_has_tidied_up() -> None:
     tidying, may_go, tidied = asyncio.Event(), asyncio.Event(), asyncio.Event()

@@ -5,7 +5,6 @@ All groups together fit 100 models, and ask each about 20 images."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -19,10 +18,7 @@ from tacit.parties.inference.ranking import logits
 from tacit.parties.inference.tables import BoundError
 from tacit.parties.inference.waves import FitError
 from tacit.protocol.inference.schedule import LOGITS
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from in_memory import Pass
+from tests.parties.inference.in_memory import Pass
 
 GROUPS: Final = 10
 MODELS: Final = 10

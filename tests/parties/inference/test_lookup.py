@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,10 +12,7 @@ from tacit.parties.inference.material import Lookup
 from tacit.parties.inference.operations import Party, Program
 from tacit.parties.inference.tables import LookedUp, Range
 from tacit.protocol.inference.schedule import PLACE, THRESHOLD_LEVELS
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from in_memory import Pair, shares
+from tests.parties.inference.in_memory import Pair, shares
 
 UNIT = 1 << (PLACE - THRESHOLD_LEVELS)
 RING = 1 << PLACE

@@ -7,7 +7,6 @@ share and of a part of a mask; both are found again in what was recorded, none o
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +16,8 @@ from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.ring import signed
 from tacit.parties.inference.stages import COUNTED
 from tacit.protocol.inference.schedule import PLACE, RANGE, VECTORS, WORD_BITS
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from conftest import Transformer
-    from in_memory import Pass
+from tests.parties.inference.conftest import Transformer
+from tests.parties.inference.in_memory import Pass
 
 Opened = tuple[tuple[int, ...], int]
 """A shape, and the bits of its words."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,10 +20,7 @@ from tacit.parties.inference.operations import DATA, FixedLinear, Party, Program
 from tacit.parties.inference.ranking import cut_bits
 from tacit.parties.inference.stages import Carried, input_share, stages
 from tacit.protocol.inference.schedule import LOGITS, layer_shapes
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from conftest import ModelConfiguration, Transformer
+from tests.parties.inference.conftest import ModelConfiguration, Transformer
 
 Way = tuple[str | int, ...]
 OPTIONAL = (

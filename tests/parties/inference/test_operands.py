@@ -1,7 +1,6 @@
 """Products of operands that are opened once are exact, whichever is opened first; contractions are those of
 torch.einsum."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +8,7 @@ import torch
 
 from tacit.parties.inference.operations import Operands, Party, Program, products_request
 from tacit.parties.inference.ring import contracted, contracted_shape, packed, signed
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from in_memory import Pair, shares
+from tests.parties.inference.in_memory import Pair, shares
 
 SHAPES = {"x": (3, 5, 4), "W": (2, 4), "y": (3, 5, 2), "a": (1,), "e": (3, 2, 4)}
 PRODUCTS = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,10 +24,7 @@ from tacit.parties.inference.operations import (
 from tacit.parties.inference.ring import product, shifted, signed
 from tacit.parties.inference.waves import Wave
 from tacit.protocol.inference.schedule import COARSE
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from in_memory import Pair, shares
+from tests.parties.inference.in_memory import Pair, shares
 
 
 def both(act: Callable[[Party, int], Program[Any]]) -> tuple[torch.Tensor, Pair]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from tacit.parties.inference.material import encoded_requests
 from tacit.parties.inference.model import PublicModel
@@ -16,11 +15,8 @@ from tacit.parties.inference.scores import Division
 from tacit.parties.inference.stages import stages
 from tacit.parties.inference.tables import SteppedInverse
 from tacit.protocol.inference.schedule import MOST_SQUARINGS, Results, layer_shapes
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from conftest import Transformer
-    from test_model import Way, accepted, changed, leaves
+from tests.parties.inference.conftest import Transformer
+from tests.parties.inference.test_model import Way, accepted, changed, leaves
 
 ROOT = Path(__file__).parents[3]
 PLACE = ("domain", "index", "slope", "levels")

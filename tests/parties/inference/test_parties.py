@@ -34,11 +34,8 @@ from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.schedule import LOGITS, Round, Sizes, pass_rounds, weight_bytes
 from tacit.protocol.inference.session import InferenceSession
 from tacit.simulate.insecure.known_input import known_plan, known_rounds
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from conftest import Transformer, transformer
-    from in_one_loop import DEALER, KEYS, MODEL_OWNER, OWNERS, ROSTER, house
+from tests.parties.inference.conftest import Transformer, transformer
+from tests.parties.inference.in_one_loop import DEALER, KEYS, MODEL_OWNER, OWNERS, ROSTER, house
 
 pytestmark = pytest.mark.asyncio
 BLOCK_ERROR = 2e-3

@@ -36,12 +36,9 @@ from tacit.protocol.core import events as logged
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, DealerHello, InferenceHello
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from conftest import Transformer
-    from in_one_loop import DEALER, KEYS, LISTEN, MODEL_OWNER, PATIENCE, ROSTER, House, house
-    from test_parties import BLOCK_ERROR, error_of
+from tests.parties.inference.conftest import Transformer
+from tests.parties.inference.in_one_loop import DEALER, KEYS, LISTEN, MODEL_OWNER, PATIENCE, ROSTER, House, house
+from tests.parties.inference.test_parties import BLOCK_ERROR, error_of
 
 pytestmark = pytest.mark.asyncio
 SECRET = "the 42nd weight is 0.125"

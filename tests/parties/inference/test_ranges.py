@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -45,11 +44,8 @@ from tacit.protocol.inference.schedule import (
     STREAM,
     WORD_BITS,
 )
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from conftest import Transformer
-    from in_memory import Pair, Pass, shares
+from tests.parties.inference.conftest import Transformer
+from tests.parties.inference.in_memory import Pair, Pass, shares
 
 MODELS = ["one_block", "squared_block"]
 """With polynomials; with the functions themselves and a softmax that squares, which have every place."""
@@ -287,10 +283,6 @@ def test_tokens_along_rows_of_weights_get_the_right_answer_or_none(model: Transf
             assert (logits(run.shares[DATA], LOGITS) - expected).norm() / expected.norm() < TOLERANCE
 
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from in_memory import Pair, shares
-
 FUNCTIONS: Final = Functions(scale=1.0, degree=None, inverse_steps=None, quadratic=False, epsilons=(1e-6, 1e-6))
 VARIANCE: Final = VarianceBounds(Interval(0.1, 1.0), 1)
 DEVIATIONS: Final = 6
@@ -360,10 +352,6 @@ def test_a_value_beyond_its_range_is_found_at_any_multiple_of_either_period(norm
     for value in tried:
         assert outside(value) == 1, value
 
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from in_memory import Pair, shares
 
 RING = 64
 WAVE = Wave(constant=0, cosines=(1,), sines=(0,), precision=12, words=16)

@@ -1,7 +1,6 @@
 """The best labels, found on shares: those of a stable sort, whatever the logits; at the cost that is declared."""
 
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,10 +17,7 @@ from tacit.protocol.inference.schedule import (
     ranking_rounds,
     ranking_steps,
 )
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from in_memory import Pair, shares
+from tests.parties.inference.in_memory import Pair, shares
 
 LARGEST = 1 << (RANKED - 2)
 """What a logit is below."""

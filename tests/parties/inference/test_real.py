@@ -25,10 +25,7 @@ from tacit.parties.inference.model import fitted_model
 from tacit.parties.inference.operations import DATA
 from tacit.parties.inference.ranking import logits
 from tacit.protocol.inference.schedule import LARGEST_TOKENS, LOGITS
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from in_memory import Pass
+from tests.parties.inference.in_memory import Pass
 
 MARGIN, CALIBRATION, SIDE = 1.5, 64, 224
 PROBED = 500

@@ -16,12 +16,9 @@ from tacit.parties.inference.ranking import check, cut_bits, logits, reduced
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.data_owner import InferencePolicy
 from tacit.protocol.inference.schedule import RESULT_BITS, STREAM, Results, pass_rounds
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from conftest import Transformer
-    from in_memory import Pair
-    from in_one_loop import MODEL_OWNER, house
+from tests.parties.inference.conftest import Transformer
+from tests.parties.inference.in_memory import Pair
+from tests.parties.inference.in_one_loop import MODEL_OWNER, house
 
 LABEL = Results(labels=1, bits=0)
 

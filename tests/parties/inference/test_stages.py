@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,11 +16,8 @@ from tacit.parties.inference.ranking import logits
 from tacit.parties.inference.ring import signed
 from tacit.parties.inference.stages import input_share, stages
 from tacit.protocol.inference.schedule import LOGITS, STREAM, block_rounds, embedding_rounds, head_rounds, pass_rounds
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from conftest import Transformer
-    from in_memory import Pair, Pass
+from tests.parties.inference.conftest import Transformer
+from tests.parties.inference.in_memory import Pair, Pass
 
 IMAGES = 3
 DECLARED = {"embedding": embedding_rounds, "head": head_rounds}

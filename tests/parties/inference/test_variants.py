@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,7 @@ from tacit.parties.inference.model import fitted_model
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.ranking import logits
 from tacit.protocol.inference.schedule import LOGITS, pass_rounds
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from in_memory import Pass
+from tests.parties.inference.in_memory import Pass
 
 layers: Any = timm_layers  # It does not declare what it exports.
 IMAGES, MARGIN = 3, 1.5
