@@ -1,13 +1,11 @@
-"""Members that flood the server or starve it of bytes, over real sockets: the others' rounds complete exactly.
-
-Three honest clients stand beside client-4, which joins, is selected, and then only makes trouble. It is over when its
-link is cut, and the round goes on without it; the next one runs as if nothing had happened.
-"""
+"""Clients that flood, stall or send costly bodies: they cost the others little, and the server's work is bounded."""
 
 import asyncio
 import contextlib
+import tracemalloc
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
 
@@ -25,10 +23,18 @@ from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import Event, MessageRefused
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.core.messages import Fetch, Message
+from tacit.protocol.core.machine import Ended
+from tacit.protocol.core.messages import BODY_LIMIT, Fetch, Message
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.events import RoundStarted
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello
+from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.sum import agreement as agreement_module
+from tacit.protocol.sum.agreement import UPLOADS
+from tacit.protocol.sum.messages import VectorChunk
+from tacit.simulate.world.federation import MemoryFederation, small_configuration
+from tacit.simulate.world.world import Parcel, altered
+from tests.cases import cases
 
 CHEAT = "client-4"
 HONEST = ("client-1", "client-2", "client-3")
@@ -248,3 +254,84 @@ async def test_what_waits_for_a_busy_server_is_bounded(keys: dict[str, PartyKeys
             received = [(await until(server, Received)).frames[0] for _ in range(sent)]
             assert [int.from_bytes(frame[:2], "little") for frame in received] == [*range(sent)]
         context.term()
+
+
+MAPS = BODY_LIMIT - 100
+
+
+@pytest.mark.threat("client/expensive-bodies")
+@cases("kind", ["advertise-keys", "share-keys", "masked-input", "unmask-shares"])
+def test_eight_mebibytes_of_empty_maps_cost_the_server_next_to_nothing(kind: str) -> None:
+    one = MemoryFederation(small_configuration(5), 5, rounds=2)
+    body = b"\x84\xafseed_commitment\xdd" + MAPS.to_bytes(4, "big") + b"\x80" * MAPS
+    peaks: list[int] = []
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        if (parcel.sender, parcel.kind) != (CHEAT, kind):
+            return [parcel]
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        one.put(replace(parcel, frames=(parcel.frames[0], body, *parcel.frames[2:])))
+        peaks.append(tracemalloc.get_traced_memory()[1] - before)
+        return []
+
+    one.hook = hook
+    tracemalloc.start()
+    one.run()
+    tracemalloc.stop()
+    assert len(peaks) == 1
+    assert peaks[0] < 1 << 20
+    first, second = one.outcome(RoundDone)
+    included = kind == "unmask-shares"
+    assert [(drop.member, drop.code, drop.included) for drop in first.dropped] == [(CHEAT, Code.MALFORMED, included)]
+    assert first.survivors == one.roster.clients[: 5 if included else 4]
+    assert second.survivors == one.roster.clients[:4]
+    for done in (first, second):
+        np.testing.assert_array_equal(done.total, one.plain_sum(done))
+
+
+CLIENTS = 13
+CHEATS = tuple(f"client-{number}" for number in range(UPLOADS))
+
+
+@pytest.mark.threat("client/stalled-uploads")
+def test_four_of_thirteen_that_stall_stop_nobody_in_any_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 64)
+    one = MemoryFederation(small_configuration(CLIENTS, parameters=200), CLIENTS, rounds=4)
+    said: Counter[str] = Counter()
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        """Well numbered, and without a chunk in the first two rounds."""
+        if parcel.sender not in CHEATS or parcel.packet.kind is Hello:
+            return [parcel]
+        if parcel.packet.kind is VectorChunk and parcel.packet.envelope.round < 3:
+            return []
+        said[parcel.sender] += 1
+        return [altered(parcel, sequence=said[parcel.sender] - 1)]
+
+    one.hook = hook
+    one.run()
+    stalled, again, without, honest = one.outcome(RoundDone)
+    for done in (stalled, again):
+        assert done.survivors == one.roster.clients[UPLOADS:]
+        assert [(drop.member, drop.code) for drop in done.dropped] == [(name, Code.TIMEOUT) for name in CHEATS]
+    assert (without.cohort, without.dropped) == (one.roster.clients[UPLOADS:], ())
+    assert again.began - stalled.began == one.configuration.phase_seconds
+    assert (honest.survivors, honest.dropped) == (one.roster.clients, ())
+    for done in (stalled, again, without, honest):
+        np.testing.assert_array_equal(done.total, one.plain_sum(done))
+
+
+TRAINING, TRAIN, PHASE = 5.0, 600.0, 60.0
+
+
+@pytest.mark.threat("client/never-trains")
+def test_who_never_trains_holds_up_fewer_and_fewer_rounds() -> None:
+    one = MemoryFederation(small_configuration(5, train_seconds=TRAIN, phase_seconds=PHASE), 5, rounds=60)
+    one.training_seconds, one.idle = lambda: TRAINING, {CHEAT}
+    one.run()
+    rounds = one.outcome(RoundDone)
+    assert all(round.survivors == one.roster.clients[:4] for round in rounds)
+    assert [round.round for round in rounds if CHEAT in round.cohort] == [1, 2, 4, 7, 12, 21, 38]
+    assert one.now <= 2 * (TRAIN + PHASE) + 58 * 2 * TRAINING
+    assert one.ended(CHEAT) == Ended(None, "the federation is finished")

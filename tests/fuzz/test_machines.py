@@ -1,4 +1,4 @@
-"""Whatever comes and in whatever order: every machine goes on or ends with a code, and soon; nothing else comes out."""
+"""Machines under random histories of messages, calls and time: coded refusals, never a crash or a wrong sum."""
 
 import time
 from collections import Counter
@@ -12,19 +12,25 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.protocol.adaptation.model_owner import LearningModelOwner
+from tacit.protocol.adaptation.states import SumTold
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.machine import Ended, Transmit
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.group_key.events import KeyAgreementFailed
+from tacit.protocol.inference.results import InferenceEnded
+from tacit.protocol.inference.states import InferenceState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import Journal, RoundDone, RoundOver
 from tacit.protocol.session.states import TrainingState
 from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.simulate.bench.ends import Peak
+from tacit.simulate.world.adaptation import MemoryAdaptation, round_plan
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.inference import data_owner_names
 from tacit.simulate.world.world import Parcel
 from tests.fuzz.wire import MOST_MESSAGES, Wire
 from tests.world.exchange import Delivery
@@ -261,4 +267,38 @@ def test_secure_sums(budget: Callable, tell: Callable) -> None:
     check()
     tell("secure sums", outcomes, time.perf_counter() - began, peak.bytes())
     assert {"sums", Code.THRESHOLD.name, Code.SIGNATURE.name, Code.MEMBERS.name, Code.SHARES.name} <= outcomes.keys()
+    assert peak.bytes() < MOST_BYTES
+
+
+OWNERS = data_owner_names(3)
+OVER = {InferenceState.CLOSED, InferenceState.ABORTED}
+
+
+def test_sessions_of_adaptation(mutate: Callable, budget: Callable, tell: Callable) -> None:
+    outcomes: Counter[str] = Counter()
+    peak, began = Peak(), time.perf_counter()
+
+    @budget(30, 2_000)
+    @given(st.integers(0, 2**64 - 1))
+    def check(seed: int) -> None:
+        random = Random(seed)
+        plan = round_plan(1, OWNERS, batches=random.choice((1, 2)))
+        world = MemoryAdaptation(dict.fromkeys(OWNERS, plan), seed=random.randbytes(8))
+        Wire(world, random, mutate, outcomes, rates=(0.001, 0.005, 0.1))
+        world.run()
+        # A model owner that got the last message of a data owner altered awaits its next pass until the link ends.
+        rest = [shell.machine for shell in world.shells if shell.machine.state not in OVER]
+        assert all(isinstance(one, LearningModelOwner) and one.state is InferenceState.IDLE for one in rest)
+        ends = [told.output for told in world.told if isinstance(told.output, InferenceEnded)]
+        assert all(isinstance(end.code, Code | None) for end in ends)
+        outcomes.update(end.code.name for end in ends if end.code is not None)
+        sums = [told for told in world.told if isinstance(told.output, SumTold) and told.output.data is not None]
+        assert not sums or (world.sums.opened, world.sums.survivors) == (1, OWNERS)
+        outcomes["sums"] += len(sums)
+        outcomes["messages"] += len(world.log)
+
+    check()
+    tell("sessions of adaptation", outcomes, time.perf_counter() - began, peak.bytes())
+    assert outcomes["sums"]
+    assert {"altered", Code.MALFORMED.name, Code.UNEXPECTED.name, Code.SEQUENCE.name} <= outcomes.keys()
     assert peak.bytes() < MOST_BYTES

@@ -13,6 +13,7 @@ from msgspec import inspect
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import split_records
+from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import packet_signed
 from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import AnswerComplaints, MaskedInput, PeerKeys, ShareKeys, UnmaskShares
@@ -104,6 +105,12 @@ def check(run: MemorySum) -> Summed | ServerAborted:
         np.testing.assert_array_equal(outcome.total, run.plain_sum(outcome.survivors))
         assert {drop.member for drop in run.server.drops if drop.included} <= set(outcome.survivors)
     return outcome
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of a vector have 16 words of four bytes."""
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 64)
 
 
 @pytest.fixture

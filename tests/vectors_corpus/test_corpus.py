@@ -1,20 +1,31 @@
-"""The installed vectors are those of the corpus, say what they must, and reach every rule of the wire."""
+"""The vectors are those of the corpus, say what they must, reach every rule, stay frozen, and replay as recorded."""
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.conformance.computations import COMPUTATIONS, Refusal
 from tacit.simulate.conformance.transcripts import PLAYED
-from tacit.simulate.conformance.vectors import SCHEMA, installed, vector_files
+from tacit.simulate.conformance.vectors import SCHEMA, check, installed, vector_files
+from tacit.simulate.world.adaptation import learning_terms, round_plan
+from tacit.simulate.world.federation import small_configuration
+from tacit.simulate.world.inference import data_owner_names
+from tacit.simulate.world.world import Streams, new_members
 from tests.vectors_corpus.files import CORPUS, write_corpus
+from tests.vectors_corpus.frozen import FROZEN, digest_of
 from tests.vectors_corpus.page import page
+from tests.vectors_corpus.recorder import RecordedAdaptation, RecordedFederation, RecordedWorld
 from tests.vectors_corpus.script import Script
 
 REPOSITORY = Path(__file__).parents[2]
@@ -112,3 +123,60 @@ def test_a_vector_that_says_something_else_is_not_recorded() -> None:
     with pytest.raises(Refusal, match="MEMBERS"):
         script.do("read members", bitmap="02", size=1)
     assert script.steps == []
+
+
+VERIFIER = Path(__file__).parents[1] / "verifier" / "verify.py"
+
+
+def groups() -> RecordedWorld:
+    return RecordedFederation(small_configuration(6, dropout=0.5), 6, groups=(1, 1, 1, 2, 2, 2)).run()
+
+
+def changed_roster() -> RecordedWorld:
+    """One client is removed after the first round; the others go on in another session."""
+    roster, signing = new_members(
+        {"server": "server", **{f"client-{number}": "client" for number in range(4)}}, Streams(b"recorded")
+    )
+    first, second = (
+        Roster.signed(
+            roster.members[:size],
+            version=version,
+            operator=SigningKey(b"\x11" * 32),
+            lineage=bytes(32),
+            former=roster.members[size:],
+        )
+        for version, size in ((1, 5), (2, 4))
+    )
+    world = RecordedFederation(small_configuration(4), 0, rounds=2, members=(first, signing))
+    world.paused = True
+    world.start()
+    world.change_roster(second)
+    world.paused = False
+    world.start()
+    return world.settle()
+
+
+def lost_sum() -> RecordedWorld:
+    names = data_owner_names(2)
+    plans = {names[0]: round_plan(1, names), names[1]: round_plan(1, names)[:-1]}
+    return RecordedAdaptation(plans, terms=learning_terms(adapters=0)).run()
+
+
+def test_other_runs_are_recorded_and_replayed(tmp_path: Path) -> None:
+    events = set()
+    for make in (groups, changed_roster, lost_sum):
+        recorder = make().recorder
+        steps = [step for step in recorder.steps if "dealer" not in step.machine]
+        content = msgspec.json.encode(recorder.transcript(make.__name__, steps))
+        assert check(make.__name__, content).fault == "", make
+        (tmp_path / f"{make.__name__}.json").write_bytes(content)
+        events |= {event["event"] for step in steps for event in step.events}
+        events |= {step.do for step in steps}
+    assert events >= {"journal group", "roster changed", "change_roster", "give_up", "sum told"}
+    run = subprocess.run([sys.executable, VERIFIER, tmp_path], capture_output=True, text=True, check=False)
+    assert run.stdout == "3 of 3 files agree\n"
+
+
+def test_frozen_vectors_stay_as_they_are() -> None:
+    changed = [name for name, digest in FROZEN.items() if digest_of(name) != digest]
+    assert changed == [], "these are of a frozen version of the wire: what changes them is a later version"

@@ -1,4 +1,4 @@
-"""The roster refuses what would make its members ambiguous, and its hash can be computed by anybody from the text."""
+"""Rosters, their hashes and versions, and the encoding of sets of members."""
 
 from hashlib import sha256
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.primitives import SigningKey, verify
-from tacit.protocol.core.roster import Member, Role, Roster, RosterLabel, check_name
+from tacit.protocol.core.roster import Member, Members, Role, Roster, RosterLabel, check_name, encode_members
 from tests.cases import cases
 
 
@@ -268,3 +268,19 @@ def test_members_that_do_not_go_together() -> None:
     ]:
         with pytest.raises(ValueError, match="exactly one member with the role 'server'"):
             Roster(members)
+
+
+@st.composite
+def sets(draw: st.DrawFn) -> tuple[set[int], int]:
+    size = draw(st.integers(1, 40))
+    return draw(st.sets(st.integers(0, size - 1))), size
+
+
+@given(st.sets(st.integers(0, 20)), st.sets(st.integers(0, 20)))
+def test_sets_as_sent_compare_like_sets(some: set[int], others: set[int]) -> None:
+    first, second = (Members(encode_members(members, 21), 21) for members in (some, others))
+    assert list(first) == sorted(some)
+    assert len(first) == len(some)
+    assert [member in first for member in range(-1, 25)] == [member in some for member in range(-1, 25)]
+    assert (first <= second) == (some <= others)
+    assert (first == second, hash(first) == hash(second)) == (some == others, some == others)

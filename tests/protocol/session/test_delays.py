@@ -11,7 +11,6 @@ import pytest
 from tacit.protocol.core.blob import WINDOW
 from tacit.protocol.session.messages import StartRound
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.messages import FetchVector, UnmaskShares
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Conduct, Parcel
@@ -23,10 +22,7 @@ SLOWEST = 10.0
 CHUNK_WORDS = 16
 PARAMETERS = WINDOW * CHUNK_WORDS - 5
 
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 4 * CHUNK_WORDS)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def delays(clients: int, *, together: bool = False, slowest: float = SLOWEST, **changes: Any) -> float:

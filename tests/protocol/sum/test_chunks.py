@@ -26,12 +26,6 @@ CHUNKS = 7
 """More than a WINDOW."""
 
 
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 16 words of four bytes."""
-    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 4 * CHUNK_WORDS)
-
-
 def code_of_drop(run: MemorySum, name: str) -> Code:
     return next(drop.code for drop in run.server.drops if drop.member == name)
 

@@ -12,7 +12,6 @@ import pytest
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import encode_members
-from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.events import GroupsExcluded
 from tacit.protocol.sum.exchange import ClientAborted, Contributed, ServerAborted, Summed
@@ -181,12 +180,6 @@ def test_survivors_are_checked_again_before_they_are_opened() -> None:
 
 CHUNK_WORDS = 16
 LENGTH = 6 * CHUNK_WORDS + 5
-
-
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 16 words of four bytes."""
-    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 4 * CHUNK_WORDS)
 
 
 @pytest.mark.usefixtures("small_chunks")

@@ -8,7 +8,6 @@ import pytest
 from tacit.protocol.core.blob import WINDOW
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.exchange import ClientAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
@@ -24,11 +23,7 @@ PHASE, TRAIN = 10.0, 100.0
 """Seconds that memory_sum allows."""
 modes = cases("mode", ["active", "semi-honest", "none"])
 
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 16 words of four bytes."""
-    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 4 * CHUNK_WORDS)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def training_sum(

@@ -10,7 +10,6 @@ from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.roster import encode_members
-from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.exchange import ServerAborted, Summed
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
@@ -33,11 +32,7 @@ WORDS = 4 * CHUNK_WORDS
 TRAINED, PHASE = 100.0, 10.0
 """Seconds that memory_sum allows for training and for a phase."""
 
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 16 words of four bytes."""
-    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", WORDS)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def plain_sum(clients: int, *, length: int = LENGTH, fewest: int = 0) -> MemorySum:

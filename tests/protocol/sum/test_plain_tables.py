@@ -15,7 +15,6 @@ from tacit.protocol.core.events import MessageRefused
 from tacit.protocol.core.machine import Send, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.session.messages import MESSAGES
-from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.exchange import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.plain import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE, PlainSumClient
@@ -54,11 +53,7 @@ SERVER: Expected = {
     "ABORTED": FINISHED,
 }
 
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 16 words of four bytes."""
-    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 64)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def plain_sum(clients: int) -> MemorySum:

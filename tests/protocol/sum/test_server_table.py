@@ -44,18 +44,22 @@ def collecting(state: str, *following: str) -> Cells:
     return {"abort": {state}, "drop": {state}, "expire": {state}, "complete": {*following, "ABORTED"}}
 
 
+BEFORE_VECTORS: Expected = {
+    "ADVERTISE_KEYS": {
+        "start": IGNORED,
+        "advertise-keys": {"ADVERTISE_KEYS"},
+        **collecting("ADVERTISE_KEYS", "SHARE_KEYS"),
+    },
+    "SHARE_KEYS": {
+        "advertise-keys": IGNORED,
+        "share-keys": {"SHARE_KEYS"},
+        **collecting("SHARE_KEYS", "MASKED_INPUT"),
+    },
+}
+"""In both modes."""
 SERVER: dict[str, Expected] = {
     "active": {
-        "ADVERTISE_KEYS": {
-            "start": IGNORED,
-            "advertise-keys": {"ADVERTISE_KEYS"},
-            **collecting("ADVERTISE_KEYS", "SHARE_KEYS"),
-        },
-        "SHARE_KEYS": {
-            "advertise-keys": IGNORED,
-            "share-keys": {"SHARE_KEYS"},
-            **collecting("SHARE_KEYS", "MASKED_INPUT"),
-        },
+        **BEFORE_VECTORS,
         "MASKED_INPUT": {
             "advertise-keys": IGNORED,
             "share-keys": IGNORED,
@@ -85,16 +89,7 @@ SERVER: dict[str, Expected] = {
         "ABORTED": {**FINISHED, "confirm-survivors": IGNORED},
     },
     "semi-honest": {
-        "ADVERTISE_KEYS": {
-            "start": IGNORED,
-            "advertise-keys": {"ADVERTISE_KEYS"},
-            **collecting("ADVERTISE_KEYS", "SHARE_KEYS"),
-        },
-        "SHARE_KEYS": {
-            "advertise-keys": IGNORED,
-            "share-keys": {"SHARE_KEYS"},
-            **collecting("SHARE_KEYS", "MASKED_INPUT"),
-        },
+        **BEFORE_VECTORS,
         "MASKED_INPUT": {
             "advertise-keys": IGNORED,
             "share-keys": IGNORED,

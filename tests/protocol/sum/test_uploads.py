@@ -6,7 +6,6 @@ import pytest
 
 from tacit.protocol.core.blob import WINDOW
 from tacit.protocol.core.errors import Code
-from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import TRANSFER_LIMIT, UPLOADS
 from tacit.protocol.sum.exchange import Summed
 from tacit.protocol.sum.states import ServerState
@@ -22,11 +21,7 @@ PHASE, TRAIN = 10.0, 100.0
 """Seconds that memory_sum allows."""
 FIRST = tuple(f"c{member}" for member in range(UPLOADS))
 
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 16 words of four bytes."""
-    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 4 * CHUNK_WORDS)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def long_sum(clients: int = CLIENTS, *, mode: str = "active", chunks: int = CHUNKS) -> MemorySum:
