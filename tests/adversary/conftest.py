@@ -1,13 +1,10 @@
 """What the cheats of this folder are played with: fixtures of other folders, and a deceived federation."""
 
-import importlib.util
 import pickle
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -38,27 +35,16 @@ from tacit.protocol.sum.states import ClientState, SumLabel
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.simulate.world.federation import PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.world import Parcel, altered
+from tests.parties import conftest as _parties
+from tests.protocol import conftest as _protocol
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 
-
-def conftest_of(folder: str) -> ModuleType:
-    """The conftest of another folder of tests, whose fixtures pytest shows to that folder alone."""
-    name = f"conftest_of_{folder}"
-    path = Path(__file__).parents[1] / folder / "conftest.py"
-    if name not in sys.modules and (spec := importlib.util.spec_from_file_location(name, path)) and spec.loader:
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
 # Members with keys, and a whole small federation, on real sockets.
-_parties = conftest_of("parties")
 keys, roster, until = _parties.keys, _parties.roster, _parties.until
 federation, protected = _parties.federation, _parties.protected
 
 # What every secure sum must satisfy, whoever cheats.
-_protocol = conftest_of("protocol")
 audit, summed, opened, spoil = _protocol.audit, _protocol.summed, _protocol.opened, _protocol.spoil
 listed, opened_shares = _protocol.listed, _protocol.opened_shares
 plain_message = _protocol.plain_message

@@ -13,10 +13,9 @@ from tacit.parties.links.client_endpoint import CopyError
 from tacit.parties.links.tokens import TokenFile
 from tacit.parties.session.events import CopyDetected
 from tacit.protocol.core.errors import Code
-from tests.adversary.conftest import conftest_of
+from tests.parties.inference import conftest as _inference
 from tests.parties.inference.in_one_loop import DEALER, MODEL_OWNER, House, house
 
-_inference = conftest_of("parties/inference")
 one_block, private = _inference.one_block, _inference.private
 pytestmark = [pytest.mark.asyncio, pytest.mark.threat("stranger/copied-folder")]
 

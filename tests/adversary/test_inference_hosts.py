@@ -37,11 +37,10 @@ from tacit.protocol.inference.messages import (
 from tacit.protocol.inference.results import Deal, KeysDealt, MaterialKey
 from tacit.protocol.sum.states import VERSION
 from tacit.simulate.world import inference as world
-from tests.adversary.conftest import conftest_of
 from tests.cases import cases
+from tests.parties.inference import conftest as _inference
 from tests.parties.inference.in_one_loop import DEALER, KEYS, MODEL_OWNER, ROSTER, House, house
 
-_inference = conftest_of("parties/inference")
 one_block, private = _inference.one_block, _inference.private
 
 
