@@ -24,12 +24,6 @@ from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.states import SumTrigger
 
 
-def links(session: bytes, server: str, members: Iterable[str], traffic: Traffic) -> dict[tuple[str, str], Link]:
-    """Make the links of an exchange, by sender and receiver; one counter has the bytes of all."""
-    pairs = [pair for name in members for pair in ((name, server), (server, name))]
-    return {(own, peer): Link(own, peer, session, traffic, MESSAGES) for own, peer in pairs}
-
-
 def hear(machine: Machine[Any], link: Link, frames: Sequence[Frame], now: float) -> list[Output]:
     """Feed a message to a machine; one that its link refuses counts against the sender."""
     try:

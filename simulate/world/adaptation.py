@@ -22,12 +22,11 @@ from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.core.primitives import digest
-from tacit.protocol.inference.data_owner import InferencePolicy, InferenceRequest
+from tacit.protocol.inference.data_owner import InferenceRequest
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.results import PassAsked
 from tacit.protocol.inference.states import InferenceLabel, InferenceState
 from tacit.simulate.world.inference import (
-    PATIENCE,
     MemoryInference,
     Owner,
     Side,
@@ -78,21 +77,33 @@ class LearningOwner(Owner):
 
     def go_on(self) -> None:
         machine, world = self.machine, self.world
+        acts = self.name not in world.idle
         if machine.state is InferenceState.IDLE and self.brought < machine.number:
             assert isinstance(machine, LearningSession)
             if machine.brings(machine.number):
                 self.kept.add(machine.session, machine.number, machine.agreed.images_of(machine.number))
             self.brought = machine.number
         if isinstance(machine, LearningDataOwner) and machine.state is InferenceState.IDLE:
-            if machine.brings(machine.number + 1):
-                if not self.due and self.ordered and self.name not in world.idle:
-                    self._ask(machine)
-                return
-            plan = world.plans[self.name]
-            if self.due or not self.ordered or self.name in world.idle or self.performed == len(plan):
-                if self.performed == len(plan) and not self.due and self.name not in world.idle:
-                    self.tell("owners", machine.finish(world.now))
-                return
+            if acts and not self.due:
+                self._follow_plan(machine)
+        elif isinstance(machine, LearningModelOwner) and machine.state is InferenceState.BEGINNING_ROUND:
+            if acts:
+                done = min(machine.data.done, world.behind.get(self.data_owner, machine.data.done))
+                self.tell("owners", machine.begin_round(done, world.now))
+        elif isinstance(machine, LearningModelOwner) and machine.state is InferenceState.SUMMING:
+            if acts and world.sums.verdict(machine.data) is not None:
+                self.provide(machine, machine.data, world.now)
+        else:
+            super().go_on()
+
+    def _follow_plan(self, machine: LearningDataOwner) -> None:
+        world, plan = self.world, self.world.plans[self.name]
+        if machine.brings(machine.number + 1):
+            if self.ordered:
+                self._ask(machine)
+        elif self.performed == len(plan):
+            self.tell("owners", machine.finish(world.now))
+        elif self.ordered:
             call, arguments = plan[self.performed]
             self.performed += 1
             if call == PASS[0]:
@@ -100,17 +111,6 @@ class LearningOwner(Owner):
                 return
             said = getattr(machine, call)(*arguments, world.now)
             self.tell("owners", said[1] if isinstance(said, tuple) else said)
-        elif isinstance(machine, LearningModelOwner) and machine.state is InferenceState.BEGINNING_ROUND:
-            if self.name not in world.idle:
-                asked = machine.data.done
-                self.tell(
-                    "owners", machine.begin_round(min(asked, world.behind.get(self.data_owner, asked)), world.now)
-                )
-        elif isinstance(machine, LearningModelOwner) and machine.state is InferenceState.SUMMING:
-            if self.name not in world.idle and world.sums.verdict(machine.data) is not None:
-                self.provide(machine, machine.data, world.now)
-        else:
-            super().go_on()
 
     def _ask(self, machine: LearningDataOwner) -> None:
         world, said = self.world, list[Output]()
@@ -156,6 +156,9 @@ class MemoryAdaptation(MemoryInference):
     number."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
+    DATA_OWNER_MACHINE = LearningDataOwner
+    MODEL_OWNER_MACHINE = LearningModelOwner
+    SHELL = LearningOwner
 
     def __init__(
         self,
@@ -182,43 +185,15 @@ class MemoryAdaptation(MemoryInference):
         self.brought = digest(InferenceLabel.INFERENCE_TERMS, encode_structure(self.learning)) if brought else b""
         self.sums = self.make(f"{self.host}/sums", RoundSums, policy)
 
-    def join(self, name: str) -> LearningDataOwner:
-        self.network.forget(lambda link: link[1] == name)
-        machine = self.make(
-            name,
-            LearningDataOwner,
-            name,
-            self.roster,
-            request=self.inference_requests[name],
-            policy=self.policies.get(name, InferencePolicy()),
-            patience=PATIENCE,
-            spent=self.spent_of(name, self.host),
-            purpose=self.purposes.get(name, "learning"),
-            smallest_cohort=self.smallest_cohort,
-            steps=3,
-            kept=self.kept_of(name, name),
-            count=self.counts.get(name, 0),
-            entropy=self.streams.of(name),
-        )
-        self.owners[name] = LearningOwner(self, name, name, machine)
-        return machine
+    def data_owner_settings(self, name: str) -> dict[str, Any]:
+        return super().data_owner_settings(name) | {
+            "purpose": self.purposes.get(name, "learning"), "smallest_cohort": self.smallest_cohort, "steps": 3,
+            "kept": self.kept_of(name, name), "count": self.counts.get(name, 0), "entropy": self.streams.of(name),
+        }  # fmt: skip
 
-    def serve(self, data_owner: str) -> LearningModelOwner:
-        machine = self.make(
-            f"{self.host}/{data_owner}",
-            LearningModelOwner,
-            data_owner,
-            self.roster,
-            terms=self.learning,
-            entropy=self.streams.of(self.host),
-            patience=PATIENCE,
-            quota=self.quota,
-            spent=self.spent_of(self.host, data_owner),
-            sums=self.sums,
-            kept=self.kept_of(self.host, data_owner),
-        )
-        self.served[data_owner] = LearningOwner(self, self.host, data_owner, machine)
-        return machine
+    def model_owner_settings(self, data_owner: str) -> dict[str, Any]:
+        kept = self.kept_of(self.host, data_owner)
+        return super().model_owner_settings(data_owner) | {"sums": self.sums, "kept": kept}
 
     def kept_of(self, owner: str, data_owner: str) -> KeptRecord:
         if (owner, data_owner) not in self.kept:

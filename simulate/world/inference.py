@@ -245,6 +245,9 @@ class MemoryInference(World[Parcel]):
 
     KINDS: ClassVar[Kinds] = INFERENCE_MESSAGES
     """Messages between both owners; with the dealer they use private inference."""
+    DATA_OWNER_MACHINE: ClassVar[type[InferenceDataOwner]] = InferenceDataOwner
+    MODEL_OWNER_MACHINE: ClassVar[type[InferenceModelOwner]] = InferenceModelOwner
+    SHELL: ClassVar[type[Owner]] = Owner
 
     def __init__(
         self,
@@ -300,35 +303,28 @@ class MemoryInference(World[Parcel]):
     def join(self, name: str) -> InferenceDataOwner:
         """Make a new session of a data owner, which is yet to start."""
         self.network.forget(lambda link: link[1] == name)
-        policy = self.policies.get(name, InferencePolicy())
-        machine = self.make(
-            name,
-            InferenceDataOwner,
-            name,
-            self.roster,
-            request=self.inference_requests[name],
-            policy=policy,
-            patience=PATIENCE,
-            spent=self.spent_of(name, self.host),
-        )
-        self.owners[name] = Owner(self, name, name, machine)
+        machine = self.make(name, self.DATA_OWNER_MACHINE, name, self.roster, **self.data_owner_settings(name))
+        self.owners[name] = self.SHELL(self, name, name, machine)
         return machine
 
     def serve(self, data_owner: str) -> InferenceModelOwner:
         """Make a new session of the model owner, which is yet to be greeted."""
-        machine = self.make(
-            f"{self.host}/{data_owner}",
-            InferenceModelOwner,
-            data_owner,
-            self.roster,
-            terms=self.terms,
-            entropy=self.streams.of(self.host),
-            patience=PATIENCE,
-            quota=self.quota,
-            spent=self.spent_of(self.host, data_owner),
-        )
-        self.served[data_owner] = Owner(self, self.host, data_owner, machine)
+        settings = self.model_owner_settings(data_owner)
+        machine = self.make(f"{self.host}/{data_owner}", self.MODEL_OWNER_MACHINE, data_owner, self.roster, **settings)
+        self.served[data_owner] = self.SHELL(self, self.host, data_owner, machine)
         return machine
+
+    def data_owner_settings(self, name: str) -> dict[str, Any]:
+        return {
+            "request": self.inference_requests[name], "policy": self.policies.get(name, InferencePolicy()),
+            "patience": PATIENCE, "spent": self.spent_of(name, self.host),
+        }  # fmt: skip
+
+    def model_owner_settings(self, data_owner: str) -> dict[str, Any]:
+        return {
+            "terms": self.terms, "entropy": self.streams.of(self.host), "patience": PATIENCE, "quota": self.quota,
+            "spent": self.spent_of(self.host, data_owner),
+        }  # fmt: skip
 
     def spent_of(self, owner: str, peer: str) -> Spent:
         return self.spent.get((owner, peer), Spent())

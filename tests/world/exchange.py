@@ -13,10 +13,11 @@ from typing import Any, Self
 
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.link import Traffic
+from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Machine, Output, Send, Trigger
 from tacit.protocol.core.messages import Message
-from tacit.simulate.conformance.exchange import hear, links
+from tacit.protocol.session.messages import MESSAGES
+from tacit.simulate.conformance.exchange import hear
 from tacit.simulate.world.world import Streams, Timer, World
 
 
@@ -46,7 +47,8 @@ class Exchange(World[Delivery]):
         self.traffic = Traffic()
         self._server = server
         self._round = round
-        self._links = links(session, server, members, self.traffic)
+        pairs = [pair for name in members for pair in ((name, server), (server, name))]
+        self._links = {(own, peer): Link(own, peer, session, self.traffic, MESSAGES) for own, peer in pairs}
 
     @property
     def parties(self) -> dict[str, Machine[Any]]:
