@@ -1,4 +1,4 @@
-"""Parties of private inference that cheat; tests/protocol/inference/test_cheating.py has many more of them."""
+"""Parties of private inference that cheat; many more do in tests/protocol/inference and in the conformance kit."""
 
 from collections.abc import Callable
 from typing import Any
