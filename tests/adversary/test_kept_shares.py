@@ -19,14 +19,12 @@ from tacit.parties.inference.stages import encoded
 from tacit.protocol.adaptation.schedule import REFUSED
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.inference.schedule import STREAM
+from tests.parties.adaptation.examples import BOUNDS, PROBE, RATE, example, fitted, kept, opened, shared
+from tests.parties.adaptation.whole import WholePass, block_outputs
+from tests.parties.inference import conftest as _inference
+from tests.parties.inference.in_memory import Pair, shares
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent.parent / "parties" / "adaptation")
-    patch.syspath_prepend(Path(__file__).parent.parent / "parties" / "inference")
-    from conftest import one_block  # noqa: F401
-    from examples import BOUNDS, PROBE, RATE, example, fitted, kept, opened, shared
-    from in_memory import Pair, shares
-    from whole import WholePass, block_outputs
+one_block = _inference.one_block
 
 SESSION = bytes(32)
 IMAGES = 4

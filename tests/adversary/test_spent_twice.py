@@ -12,23 +12,13 @@ from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.messages import Welcome
 from tacit.protocol.session.rounds import JournalEntry, RoundDone, RoundOver, SpendingEntry, Train
-from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import AdvertiseKeys, MaskedInput
-from tacit.protocol.sum.policy import Policy, below_policy
 from tacit.protocol.sum.spending import NOTHING_SPENT, amount_of, highest, state_spending
 from tacit.simulate.world.disk import SimulatedDisk
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
+from tests.parties.learning.test_budget import Three
 
 VICTIM = "client-0"
-
-
-class Three(Policy, frozen=True):
-    def cost(self, configuration: Configuration) -> float:
-        return 1.0
-
-    def check_budget(self, spent: float) -> None:
-        if spent > 3.0:
-            raise below_policy("spent", spent, "3")
 
 
 def spent_up(*, rounds: int = 3, **given: Any) -> MemoryFederation:

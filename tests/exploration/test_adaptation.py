@@ -3,10 +3,9 @@
 import pytest
 
 from tacit.protocol.adaptation.sums import RoundSums
-from tacit.protocol.core.codec import Packet
-from tacit.protocol.core.link import Link
 from tests.exploration.adaptation import BATCH, PLAN, AdaptationWorld, Call
 from tests.exploration.engine import RuleBroken, explore
+from tests.exploration.test_inference import OtherSession
 
 
 @pytest.mark.parametrize(
@@ -18,15 +17,6 @@ def test_no_state_breaks_a_rule(plan: tuple[Call, ...], sessions: int) -> None:
     ends = {"CLOSED / CLOSED", "ABORTED / ABORTED", "ABORTED / CLOSED"}
     # Of greetings that are replayed the model owner makes sessions to which nobody comes.
     assert set(outcomes) == ends | ({"CLOSED / ABORTED"} if sessions > 1 else set())
-
-
-class OtherSession(Link):
-    def accept(self, packet: Packet) -> Packet:
-        session, self.session = self.session, packet.envelope.session
-        try:
-            return super().accept(packet)
-        finally:
-            self.session = session
 
 
 def test_a_sum_of_a_former_session_is_found_by_the_session(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,11 @@ from tacit.parties.adaptation.standing import COUNTS, Counted
 from tacit.parties.adaptation.step import flat
 from tacit.protocol.adaptation.sums import OpeningPolicy
 from tacit.protocol.core.errors import RemoteProtocolError
+from tests.parties.adaptation.test_public import PARALLEL, PROBE, made
+from tests.parties.inference import conftest as _inference
+from tests.parties.inference.conftest import Transformer
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from conftest import Transformer, one_block, private  # noqa: F401
-    from test_public import PARALLEL, PROBE, made
+one_block, private = _inference.one_block, _inference.private
 
 OWNERS = ("alice", "bob")
 OPENING = OpeningPolicy(rounds=8, owners=2, smallest_cohort=2, colluders=0)

@@ -29,34 +29,31 @@ from tacit.parties.adaptation.rounds import RoundsTask, SharesSum
 from tacit.parties.inference.conversation import Conversation, Courier, InferenceError, ended
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.session.events import SessionEnded, TrainingFailed
+from tests.parties.adaptation import adapting_house as _house
+from tests.parties.adaptation.adapting_house import (
+    BLOCK_ERROR,
+    DEALER,
+    MODEL_OWNER,
+    OWNERS,
+    POLICY,
+    ROSTER,
+    STEP_ERROR,
+    SUMS,
+    AdaptingHouse,
+    Owned,
+    adapting,
+    begun,
+    check_learned,
+    distance,
+    in_the_clear,
+    short,
+)
+from tests.parties.adaptation.test_public import PROBE, made
+from tests.parties.inference import conftest as _inference
+from tests.parties.inference.conftest import Transformer
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from adapting_house import (  # noqa: F401
-        BLOCK_ERROR,
-        DEALER,
-        MODEL_OWNER,
-        OWNERS,
-        POLICY,
-        ROSTER,
-        STEP_ERROR,
-        SUMS,
-        AdaptingHouse,
-        Owned,
-        _no_long_farewells,
-        adapting,
-        begun,
-        check_learned,
-        check_material,
-        distance,
-        in_the_clear,
-        learning,
-        owned,
-        short,
-    )
-    from conftest import MARGIN, Transformer, one_block, private  # noqa: F401
-    from test_public import PROBE, made
+one_block, private = _inference.one_block, _inference.private
+learning, owned, _no_long_farewells = _house.learning, _house.owned, _house._no_long_farewells
 
 pytestmark = pytest.mark.asyncio
 

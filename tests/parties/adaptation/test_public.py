@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,10 +21,10 @@ from tacit.parties.inference.operations import DATA, Party
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes
 from tacit.protocol.inference.schedule import Results
+from tests.parties.inference import conftest as _inference
+from tests.parties.inference.conftest import Transformer
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from conftest import Transformer, one_block, private  # noqa: F401
+one_block, private = _inference.one_block, _inference.private
 
 Way = tuple[str | int, ...]
 SCHEDULE = Schedule(rounds=4, learning_rate=0.05, decay=0.5, decay_rounds=(2,))

@@ -1,6 +1,5 @@
 """What an update holds and what becomes of the sums, against federated averaging written out in float64."""
 
-from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
@@ -24,17 +23,11 @@ from tacit.protocol.sum.configuration import Configuration, Scheme
 from tacit.secagg.packing import Packing, Total, WeightForm
 from tacit.simulate.world.federation import added
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 SAMPLES = (7, 12, 20)
 MODEL = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def proposal(scheme: Scheme, *, clip: float = 0.5, rate: float = 1e-2, **more: Any) -> tuple[Configuration, nn.Module]:

@@ -12,7 +12,6 @@ training passes on what has gathered, times the `sensitivity` of what was learnt
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +36,8 @@ from tacit.protocol.group_key.holder import Reencrypt
 from tacit.secagg.packing import Total
 from tacit.simulate.world.federation import added
 from tests.world.group_keys import memory_group_key
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
 SAMPLES = (7, 12, 20)
@@ -121,14 +122,6 @@ class Arm:
 @pytest.fixture(scope="module")
 def keys() -> list[list[GroupKey]]:
     return [memory_group_key(3, epoch=epoch).run().outcome(GroupKey) for epoch in (0, 1)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def accuracy(arm: Arm, flat: Flat) -> float:
