@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgpack
@@ -13,7 +12,7 @@ from tests.vectors_corpus.inference import BODIES as INFERENCE_BODIES
 from tests.vectors_corpus.inference import FORMS, PLAIN, SIZES, terms_with
 from tests.vectors_corpus.messages import PAYLOAD, octets
 from tests.vectors_corpus.primitives import drawn
-from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.script import Script, vectors_of
 
 PROTOCOL: Final = "double-blind adaptation"
 BODIES: Final[dict[str, dict[str, Any]]] = {
@@ -39,19 +38,17 @@ def _written(script: Script, kind: str) -> list[bytes]:
     return [bytes.fromhex(frame) for frame in written]
 
 
-def message(about: str) -> Script:
-    return Script(PROTOCOL, about)
+vectors = vectors_of(PROTOCOL)
 
 
-def adaptation_messages() -> Script:
-    script = message("A message of every type of double-blind adaptation, written and read.")
+@vectors("A message of every type of double-blind adaptation, written and read.")
+def adaptation_messages(script: Script) -> None:
     for kind in ADAPTATION_MESSAGES:
         script.do("read message", frames=_written(script, kind))
-    return script
 
 
-def adaptation_message_bad_value() -> Script:
-    script = message("Numbers, names and byte strings beyond their bounds, other fields, and raw frames where none is.")
+@vectors("Numbers, names and byte strings beyond their bounds, other fields, and raw frames where none is.")
+def adaptation_message_bad_value(script: Script) -> None:
     for kind, changes in (
         ("compare-kept", {"chain": bytes(31)}), ("compare-kept", {"steps": 0}), ("compare-kept", {"steps": 2**20 + 1}),
         ("kept-compared", {"images": -1}), ("choose-images", {"images": [-1]}),
@@ -62,24 +59,22 @@ def adaptation_message_bad_value() -> Script:
         ("ask-sum", {"survivors": ["n" * 65]}), ("ask-sum", {"survivors": "data"}), ("ask-sum", {"number": "1"}),
         ("own-sum", {"chunk": 2**31 + 1}), ("sum-lost", {"detail": "d" * 301}), ("sum-lost", {"more": 0}),
     ):  # fmt: skip
-        envelope, body, *rest = _written(message(""), kind)
+        envelope, body, *rest = _written(Script(PROTOCOL, ""), kind)
         changed = msgpack.packb(msgpack.unpackb(body) | changes)
         script.refuse("MALFORMED", "read message", frames=[envelope, changed, *rest])
     for kind in ("keep-round", "sum-lost"):
-        script.refuse("MALFORMED", "read message", frames=[*_written(message(""), kind), b""])
-    return script
+        script.refuse("MALFORMED", "read message", frames=[*_written(Script(PROTOCOL, ""), kind), b""])
 
 
-def adaptation_message_bad_family() -> Script:
-    script = message("Types of federations and of private inference alone, and versions of others.")
-    envelope, body = _written(message(""), "close-inference")
+@vectors("Types of federations and of private inference alone, and versions of others.")
+def adaptation_message_bad_family(script: Script) -> None:
+    envelope, body = _written(Script(PROTOCOL, ""), "close-inference")
     for kind in ("hello", "order-randomness", "dealer-hello", "randomness", "Own-sum"):
         changed = msgpack.packb(msgpack.unpackb(envelope) | {"type": kind})
         script.refuse("MALFORMED", "read message", frames=[changed, body])
     for version in (0, 2, INFERENCE_VERSION, ADAPTATION_VERSION + 1):
         changed = msgpack.packb(msgpack.unpackb(envelope) | {"version": version})
         script.refuse("VERSION", "read message", frames=[changed, body])
-    return script
 
 
 def learning_terms(**changes: Any) -> dict[str, Any]:
@@ -91,12 +86,12 @@ def learning_terms(**changes: Any) -> dict[str, Any]:
 
 
 def encoded_learning_terms(**changes: Any) -> bytes:
-    written = message("").do("write terms", terms=learning_terms(**changes))
+    written = Script(PROTOCOL, "").do("write terms", terms=learning_terms(**changes))
     return bytes.fromhex(written["encoding"])
 
 
-def adaptation_terms() -> Script:
-    script = message("Terms of both purposes, and their encoding and digest.")
+@vectors("Terms of both purposes, and their encoding and digest.")
+def adaptation_terms(script: Script) -> None:
     for changes in (
         {},
         {"purpose": "prediction", "adapters": 0, "forms": FORMS},
@@ -104,13 +99,10 @@ def adaptation_terms() -> Script:
     ):
         written = script.do("write terms", terms=learning_terms(**changes))
         script.do("read terms", encoding=written["encoding"])
-    return script
 
 
-def adaptation_terms_bad_value() -> Script:
-    script = message(
-        "Numbers beyond bounds, adapters at some blocks, fields that are missing, terms of private inference."
-    )
+@vectors("Numbers beyond bounds, adapters at some blocks, fields that are missing, terms of private inference.")
+def adaptation_terms_bad_value(script: Script) -> None:
     honest = msgpack.unpackb(encoded_learning_terms())
     for name, value in (
         ("adapters", 257),
@@ -136,12 +128,10 @@ def adaptation_terms_bad_value() -> Script:
     for missing in (("purpose",), ("purpose", "learning", "rounds", "smallest_cohort")):
         rest = {name: value for name, value in honest.items() if name not in missing}
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(rest))
-    return script
 
 
-def adaptation_schedule() -> Script:
-    about = "Rounds of steps of learning and of predictions, and words of a sum, for several sizes."
-    script = Script(PROTOCOL, about)
+@vectors("Rounds of steps of learning and of predictions, and words of a sum, for several sizes.")
+def adaptation_schedule(script: Script) -> None:
     one = dict.fromkeys(SIZES, 1) | PLAIN | {"adapters": 1, "rank": 1, "classes": 2}
     predicts: dict[str, Any] = {"purpose": "prediction"}
     cases: tuple[tuple[dict[str, Any], int], ...] = (
@@ -155,29 +145,15 @@ def adaptation_schedule() -> Script:
     )
     for changes, images in cases:
         script.do("schedule", terms=learning_terms(**changes), images=images)
-    return script
 
 
-def adaptation_zeros() -> Script:
-    script = Script(PROTOCOL, "Zeros of a round: what a model owner adds, and a data owner subtracts.")
+@vectors("Zeros of a round: what a model owner adds, and a data owner subtracts.")
+def adaptation_zeros(script: Script) -> None:
     for name, words in (("secret", 7), ("other secret", 7), ("secret", 1)):
         script.do("draw zeros", secret=drawn(name), words=words)
-    return script
 
 
-def adaptation_weights() -> Script:
-    script = Script(PROTOCOL, "Weights of data owners by the images that they state, and without.")
+@vectors("Weights of data owners by the images that they state, and without.")
+def adaptation_weights(script: Script) -> None:
     for count, least in ((0, 0), (7, 0), (1, 9), (9, 9), (10, 9), (17, 9), (18, 9), (2**31, 9), (2**31, 2**31)):
         script.do("weigh", count=count, least_count=least)
-    return script
-
-
-COMPUTED: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        adaptation_messages, adaptation_message_bad_value, adaptation_message_bad_family, adaptation_terms,
-        adaptation_terms_bad_value, adaptation_schedule, adaptation_zeros,
-        adaptation_weights,
-    )
-}  # fmt: skip
-"""File name without its ending, and what makes it."""

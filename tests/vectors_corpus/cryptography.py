@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from docs.generate.specification import LABELS
@@ -10,7 +9,7 @@ from tacit.parties.links.keys import KeysLabel
 from tacit.protocol.core.primitives import PRIME_25519
 from tacit.protocol.group_key.states import KeyLabel
 from tacit.protocol.sum.states import SumLabel
-from tests.vectors_corpus.primitives import drawn, flipped, primitive
+from tests.vectors_corpus.primitives import drawn, flipped, vectors
 from tests.vectors_corpus.script import Script
 
 SMALL_ORDER: Final = (
@@ -28,8 +27,8 @@ ALICE: Final = "77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a
 BOB: Final = "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
 
 
-def agreement() -> Script:
-    script = primitive("X25519 with checked keys: RFC 7748, section 6.1, and keys of our own.")
+@vectors("X25519 with checked keys: RFC 7748, section 6.1, and keys of our own.")
+def agreement(script: Script) -> None:
     # The first private and the second public key of the RFC.
     script.do(
         "agree",
@@ -39,20 +38,18 @@ def agreement() -> Script:
     first = script.do("agree", private=drawn("first key"), public=(9).to_bytes(32, "little"))
     second = script.do("agree", private=drawn("second key"), public=first["public"])
     script.do("agree", private=drawn("first key"), public=second["public"])
-    return script
 
 
-def agreement_bad_point() -> Script:
-    script = primitive("Public keys of small order, or not in canonical form.")
+@vectors("Public keys of small order, or not in canonical form.")
+def agreement_bad_point(script: Script) -> None:
     for point in SMALL_ORDER:
         script.refuse("KEYS", "agree", private=drawn("first key"), public=point.to_bytes(32, "little"))
     for value in (PRIME_25519, PRIME_25519 + 1, PRIME_25519 + 9, 2**255 + 9, 2**256 - 1):
         script.refuse("KEYS", "agree", private=drawn("first key"), public=value.to_bytes(32, "little"))
-    return script
 
 
-def derivations() -> Script:
-    script = primitive("Hashes and derived keys under every label; parts are framed by their lengths.")
+@vectors("Hashes and derived keys under every label; parts are framed by their lengths.")
+def derivations(script: Script) -> None:
     for label in (label for label in LABELS.values() if label not in LATER):
         name = label.decode()
         script.do("digest", label=name, parts=[])
@@ -60,26 +57,23 @@ def derivations() -> Script:
         script.do("digest", label=name, parts=[b"a", b"b", drawn("part", 100)])
         script.do("derive", secret=drawn("secret"), label=name, salt=drawn("salt"), info=b"")
         script.do("derive", secret=drawn("secret"), label=name, salt=b"", info=b"\1\2")
-    return script
 
 
-def sealing() -> Script:
-    script = primitive("ChaCha20-Poly1305 under keys that serve once, with associated data.")
+@vectors("ChaCha20-Poly1305 under keys that serve once, with associated data.")
+def sealing(script: Script) -> None:
     for length, associated in ((0, b""), (72, drawn("commitments", 64)), (200, b"x")):
         sealed = script.do("seal", key=drawn("key"), plaintext=drawn("plain", length), associated=associated)
         script.do("open", key=drawn("key"), ciphertext=sealed, associated=associated)
-    return script
 
 
-def sealing_bad_ciphertext() -> Script:
-    script = primitive("What was not sealed so does not open.")
+@vectors("What was not sealed so does not open.")
+def sealing_bad_ciphertext(script: Script) -> None:
     key, associated = drawn("key"), drawn("commitments", 64)
     sealed = bytes.fromhex(script.do("seal", key=key, plaintext=drawn("plain", 72), associated=associated))
     for ciphertext in (flipped(sealed, 0), flipped(sealed, -1), sealed[:-1], sealed + b"\0", b"", sealed[:15]):
         script.refuse("SHARES", "open", key=key, ciphertext=ciphertext, associated=associated)
     script.refuse("SHARES", "open", key=flipped(key, 0), ciphertext=sealed, associated=associated)
     script.refuse("SHARES", "open", key=key, ciphertext=sealed, associated=flipped(associated, 63))
-    return script
 
 
 SIGNING: Final = (
@@ -88,17 +82,16 @@ SIGNING: Final = (
 )  # fmt: skip
 
 
-def signatures() -> Script:
-    script = primitive("Ed25519 over framed parts, under every label that is signed.")
+@vectors("Ed25519 over framed parts, under every label that is signed.")
+def signatures(script: Script) -> None:
     for label in SIGNING:
         parts = [drawn("context"), (3).to_bytes(2, "little"), b""]
         signed = script.do("sign", private=drawn("signing"), label=label.decode(), parts=parts)
         script.do("verify", **signed, label=label.decode(), parts=parts)
-    return script
 
 
-def signatures_bad_context() -> Script:
-    script = primitive("A signature under another label, over other parts, or by somebody else does not verify.")
+@vectors("A signature under another label, over other parts, or by somebody else does not verify.")
+def signatures_bad_context(script: Script) -> None:
     label, parts = SumLabel.SIGN_ADVERT.decode(), [b"ab", b"c"]
     signed = script.do("sign", private=drawn("signing"), label=label, parts=parts)
     signature, public = bytes.fromhex(signed["signature"]), signed["public"]
@@ -109,11 +102,10 @@ def signatures_bad_context() -> Script:
     for wrong in (flipped(signature, 0), flipped(signature, -1, 128), signature[:-1], b"", bytes(64)):
         script.refuse("SIGNATURE", "verify", public=public, signature=wrong, label=label, parts=parts)
     script.refuse("SIGNATURE", "verify", public=drawn("nobody"), signature=signature, label=label, parts=parts)
-    return script
 
 
-def transcripts() -> Script:
-    script = primitive("Hashes of rosters and of what a sum's members hold alike; seeds of pairwise masks.")
+@vectors("Hashes of rosters and of what a sum's members hold alike; seeds of pairwise masks.")
+def transcripts(script: Script) -> None:
     roster = [
         {
             "name": name,
@@ -149,14 +141,3 @@ def transcripts() -> Script:
             member=own,
             peer=peer,
         )
-    return script
-
-
-COMPUTED: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        agreement, agreement_bad_point, derivations, sealing, sealing_bad_ciphertext, signatures,
-        signatures_bad_context, transcripts,
-    )
-}  # fmt: skip
-"""File name without its ending, and what makes it."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from tacit.simulate.conformance.vectors import SCHEMA
-from tests.vectors_corpus import (
+from tests.vectors_corpus import (  # noqa: F401 - Their functions make files.
     adaptation,
     cryptography,
     group_keys,
@@ -21,16 +20,9 @@ from tests.vectors_corpus import (
     rosters,
 )
 from tests.vectors_corpus.schema import schema
-from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.script import SCRIPTS
 from tests.vectors_corpus.transcripts import TRANSCRIPTS
 
-PARTS: Final = (
-    primitives, cryptography, messages, group_keys, groups, rosters, protections, inference, adaptation
-)  # fmt: skip
-SCRIPTS: Final[dict[str, Callable[[], Script]]] = {
-    f"{name}.json": make for part in PARTS for name, make in part.COMPUTED.items()
-}
-"""What makes each file of computations."""
 CORPUS: Final = (*SCRIPTS, *TRANSCRIPTS)
 """The names of all files."""
 

@@ -27,7 +27,7 @@ from tacit.simulate.conformance.exchange import linked_key_member, linked_key_re
 from tests.vectors_corpus.faults import Reframe, body, fields, first_bit, having, instead
 from tests.vectors_corpus.play import SERVER, Making, Parcel, Play, ending, faulty_part
 from tests.vectors_corpus.primitives import drawn, flipped
-from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.script import Script, vectors_of
 
 PHASE_SECONDS: Final = 10.0
 CHEAT: Final = "client-1"
@@ -45,8 +45,8 @@ def agreement_of(members: int = 3) -> KeyAgreement:
     )  # fmt: skip
 
 
-def group_keys() -> Script:
-    script = Script("group key", "Keys for each use of a group key.")
+@vectors_of("group key")("Keys for each use of a group key.")
+def group_keys(script: Script) -> None:
     uses = (
         (EncryptionLabel.MODEL_KEY, b"\0"),
         (EncryptionLabel.INITIAL_MODEL, b""),
@@ -55,7 +55,6 @@ def group_keys() -> Script:
     for label, info in (*uses, (WeightsLabel.COORDINATED_WEIGHTS, (7).to_bytes(4, "little"))):
         given = {"key": drawn("group key"), "transcript": drawn("transcript")}
         script.do("use group key", **given, label=label.decode(), info=info)
-    return script
 
 
 def begun(about: str) -> Play:
@@ -322,8 +321,6 @@ def group_key_bad_link() -> Play:
     return ending(play, "failed", "LEFT")
 
 
-COMPUTED: Final[dict[str, Callable[[], Script]]] = {"group_keys": group_keys}
-"""File name without its ending, and what makes it."""
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (
     group_key_three, key_contribution_bad_value, confirm_key_bad_tag, group_key_bad_silence, server_key_bad_silence,
     group_key_bad_link,

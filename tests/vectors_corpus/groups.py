@@ -11,7 +11,7 @@ from tacit.protocol.session.rounds import GroupEntry, JournalEntry
 from tests.vectors_corpus.faults import Fault, fields, members, to
 from tests.vectors_corpus.messages import encoded
 from tests.vectors_corpus.play import SERVER, Play, ending
-from tests.vectors_corpus.primitives import drawn, primitive
+from tests.vectors_corpus.primitives import drawn, vectors
 from tests.vectors_corpus.rounds import (
     GROUPED,
     PLAIN,
@@ -34,23 +34,21 @@ PAIRED: Final[dict[str, Any]] = {"groups": [[0, 2], [1, 3]], "fewest_survivors":
 CHANGES: Final[dict[str, Any]] = {"clients": CLIENTS, "colluders": 0, "dropout": 0.34}
 
 
-def groups() -> Script:
-    script = primitive("Hashes of rosters whose clients are in groups.")
+@vectors("Hashes of rosters whose clients are in groups.")
+def groups(script: Script) -> None:
     for numbers in (
         (1, 1, 2, 2), (2, 2, 1, 1), (1, 1, 1, 1), (127, 128, 255, 256), (10_000, 10_000, 1, 1), (1, 1, 0, 2),
     ):  # fmt: skip
         script.do("roster", members=session_roster(4, numbers))
-    return script
 
 
-def groups_bad_roster() -> Script:
-    script = primitive("Rosters with a group of the server, or too many.")
+@vectors("Rosters with a group of the server, or too many.")
+def groups_bad_roster(script: Script) -> None:
     rows = session_roster(3)
     for numbers in ((1, 1, 1, 1), (1, 0, 0, 0), (0, 1, 1, 10_001)):
         script.refuse(
             "INVALID", "roster", members=[row | {"group": number} for row, number in zip(rows, numbers, strict=True)]
         )
-    return script
 
 
 def round_groups() -> Play:
@@ -164,11 +162,6 @@ FAULTS: Final[dict[str, Fault]] = {
         fields(survivors=members(0, 1, 2, 3, 5, size=6)), to=CHEAT, of="groups semi-honest",
     ),
 }  # fmt: skip
-COMPUTED: Final[dict[str, Callable[[], Script]]] = {
-    "groups": groups,
-    "groups_bad_roster": groups_bad_roster,
-}
-"""File name without its ending, and what makes it."""
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (
     round_groups, round_groups_semi_honest, round_groups_ring, round_groups_uploads,
 )  # fmt: skip

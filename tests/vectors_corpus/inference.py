@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from tacit.protocol.sum.states import VERSION as FEDERATION_VERSION
 from tacit.simulate.conformance.computations import INVALID
 from tests.vectors_corpus.messages import PAYLOAD, octets
 from tests.vectors_corpus.primitives import drawn
-from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.script import Script, vectors_of
 
 SESSION: Final = drawn("session of inference")
 PLAIN: Final[dict[str, Any]] = {"forms": [], "prefix": 1, "norm_pre": False, "pooling": "token", "whole": False}
@@ -55,12 +55,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
 """A body of every type."""
 
 
-def message(about: str) -> Script:
-    return Script("private inference", about)
-
-
-def primitive(about: str) -> Script:
-    return Script("private inference", about)
+vectors = vectors_of("private inference")
 
 
 def _written(script: Script, kind: str, **changes: Any) -> list[bytes]:
@@ -72,11 +67,11 @@ def _written(script: Script, kind: str, **changes: Any) -> list[bytes]:
 
 @cache
 def _frames(kind: str) -> tuple[bytes, ...]:
-    return tuple(_written(message(""), kind))
+    return tuple(_written(Script("private inference", ""), kind))
 
 
-def inference_messages() -> Script:
-    script = message("A message of every type of private inference, written and read.")
+@vectors("A message of every type of private inference, written and read.")
+def inference_messages(script: Script) -> None:
     for kind in INFERENCE_MESSAGES:
         frames = _written(script, kind)
         if kind in (
@@ -90,29 +85,26 @@ def inference_messages() -> Script:
         ):
             script.do("read message", frames=frames)
     script.do("read message", frames=_written(script, "opening", payload=None))
-    return script
 
 
-def inference_message_bad_field() -> Script:
-    script = message("A field that the message does not have.")
+@vectors("A field that the message does not have.")
+def inference_message_bad_field(script: Script) -> None:
     for kind in ("close-inference", "opening", "dealer-hello", "abort"):
         envelope, body, *rest = _frames(kind)
         fields = msgpack.unpackb(body)
         script.refuse("MALFORMED", "read message", frames=[envelope, msgpack.packb(fields | {"more": 0}), *rest])
-    return script
 
 
-def inference_message_bad_frames() -> Script:
-    script = message("A raw frame behind a message that has none; and a third one behind a message that has one.")
+@vectors("A raw frame behind a message that has none; and a third one behind a message that has one.")
+def inference_message_bad_frames(script: Script) -> None:
     for kind in ("start-pass", "order-randomness", "dealing-over", "abort"):
         script.refuse("MALFORMED", "read message", frames=[*_frames(kind), b""])
     script.refuse("MALFORMED", "read message", frames=[*_frames("opening"), b""])
     script.refuse("MALFORMED", "read message", frames=_frames("opening")[:1])
-    return script
 
 
-def inference_message_bad_version() -> Script:
-    script = message("Another version than that of private inference, that of a federation among them.")
+@vectors("Another version than that of private inference, that of a federation among them.")
+def inference_message_bad_version(script: Script) -> None:
     envelope, body = _frames("close-inference")
     for version in (0, 1, FEDERATION_VERSION, INFERENCE_VERSION + 1, 255):
         changed = msgpack.packb(msgpack.unpackb(envelope) | {"version": version})
@@ -120,11 +112,10 @@ def inference_message_bad_version() -> Script:
     for other in (256, -1, "1", None):
         changed = msgpack.packb(msgpack.unpackb(envelope) | {"version": other})
         script.refuse("MALFORMED", "read message", frames=[changed, body])
-    return script
 
 
-def inference_message_bad_value() -> Script:
-    script = message("Numbers and byte strings beyond their bounds.")
+@vectors("Numbers and byte strings beyond their bounds.")
+def inference_message_bad_value(script: Script) -> None:
     beyond: tuple[tuple[str, dict[str, Any]], ...] = (
         ("inference-hello", {"roster": bytes(31)}), ("agree-terms", {"terms": bytes(33)}),
         ("agree-terms", {"images": 0}), ("agree-terms", {"batch": MOST_IMAGES + 1}),
@@ -137,16 +128,14 @@ def inference_message_bad_value() -> Script:
         envelope, body, *rest = _frames(kind)
         changed = msgpack.packb(msgpack.unpackb(body) | changes)
         script.refuse("MALFORMED", "read message", frames=[envelope, changed, *rest])
-    return script
 
 
-def inference_message_bad_family() -> Script:
-    script = message("Messages of a federation on a link of private inference.")
+@vectors("Messages of a federation on a link of private inference.")
+def inference_message_bad_family(script: Script) -> None:
     envelope, body = _frames("close-inference")
     for kind in ("hello", "finish", "fetch", "Opening", ""):
         changed = msgpack.packb(msgpack.unpackb(envelope) | {"type": kind})
         script.refuse("MALFORMED", "read message", frames=[changed, body])
-    return script
 
 
 def terms_with(**changes: Any) -> dict[str, Any]:
@@ -155,12 +144,12 @@ def terms_with(**changes: Any) -> dict[str, Any]:
 
 
 def encoded_terms(**changes: Any) -> bytes:
-    written = message("").do("write terms", terms=terms_with(**changes))
+    written = Script("private inference", "").do("write terms", terms=terms_with(**changes))
     return bytes.fromhex(written["encoding"])
 
 
-def inference_terms() -> Script:
-    script = message("Terms, their encoding and their digest; sizes up to the limits.")
+@vectors("Terms, their encoding and their digest; sizes up to the limits.")
+def inference_terms(script: Script) -> None:
     for changes in (
         {"side": 128, "patch": 128, "channels": 1, "most_batch": MOST_IMAGES},
         {"side": 31, "patch": 1, "width": 18, "heads": 18, "most_images": MOST_IMAGES, "audited": 2**15},
@@ -170,7 +159,6 @@ def inference_terms() -> Script:
     ):  # fmt: skip
         written = script.do("write terms", terms=terms_with(**changes))
         script.do("read terms", encoding=written["encoding"])
-    return script
 
 
 _NO_FORMS: Final[tuple[Any, ...]] = (
@@ -180,8 +168,8 @@ _NO_FORMS: Final[tuple[Any, ...]] = (
 )  # fmt: skip
 
 
-def inference_terms_bad_sizes() -> Script:
-    script = message("Terms whose sizes do not fit together or are too large, or that are not in canonical form.")
+@vectors("Terms whose sizes do not fit together or are too large, or that are not in canonical form.")
+def inference_terms_bad_sizes(script: Script) -> None:
     honest = msgpack.unpackb(encoded_terms())
     for changes in (
         {"patch": 4}, {"heads": 3}, {"side": 129, "patch": 129, "channels": 1}, {"side": 32, "patch": 1},
@@ -207,22 +195,20 @@ def inference_terms_bad_sizes() -> Script:
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(honest | fields))
     script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(dict([*honest.items()][::-1])))
     script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(honest) + b"\0")
-    return script
 
 
-def inference_commitment() -> Script:
-    script = primitive("Commitments to weights: over a salt, and the words and the bias of every layer.")
+@vectors("Commitments to weights: over a salt, and the words and the bias of every layer.")
+def inference_commitment(script: Script) -> None:
     layers = [{"words": [1, -2, 3, 2**25, -(2**25), 0], "bias": [2**60, -1, 7]}, {"words": [5], "bias": []}]
     for salt in ("salt", "another salt"):
         script.do("commit to weights", salt=drawn(salt), layers=layers)
     # The parts are framed: what ends one and begins the next matters.
     script.do("commit to weights", salt=drawn("salt"), layers=[layers[0], {"words": [], "bias": [5]}])
     script.do("commit to weights", salt=drawn("salt"), layers=layers[::-1])
-    return script
 
 
-def inference_material_keys() -> Script:
-    script = primitive("Keys of streams of material, of both owners.")
+@vectors("Keys of streams of material, of both owners.")
+def inference_material_keys(script: Script) -> None:
     given = {"session": SESSION, "terms": drawn("terms"), "owner": "data-owner"}
     given |= {"owner_contribution": drawn("own"), "dealer_contribution": drawn("dealer's")}
     for changes in ({}, {"owner": "model-owner"}, {"session": drawn("other session")}, {"terms": drawn("other terms")}):
@@ -231,11 +217,10 @@ def inference_material_keys() -> Script:
         "derive material key",
         **given | {"owner_contribution": drawn("dealer's"), "dealer_contribution": drawn("own")},
     )
-    return script
 
 
-def inference_schedule() -> Script:
-    script = primitive("Layers, and rounds of passes: several sizes, and a last pass that has the rest.")
+@vectors("Layers, and rounds of passes: several sizes, and a last pass that has the rest.")
+def inference_schedule(script: Script) -> None:
     one = dict.fromkeys(SIZES, 1) | PLAIN
     others: tuple[dict[str, Any], ...] = (
         {"prefix": 5, "norm_pre": True},
@@ -254,7 +239,6 @@ def inference_schedule() -> Script:
     )
     for sizes, images, batch, number in passes:
         script.do("schedule", sizes=sizes, images=images, batch=batch, number=number)
-    return script
 
 
 KEYS: Final = (drawn("key of the model owner"), drawn("key of the data owner"))
@@ -304,8 +288,8 @@ WIDER: Final[tuple[dict[str, Any], ...]] = (
 """Check waves, and thresholds with words of 64 bits."""
 
 
-def inference_material() -> Script:
-    script = primitive("What owners draw for requests of every kind, and what the dealer corrects.")
+@vectors("What owners draw for requests of every kind, and what the dealer corrects.")
+def inference_material(script: Script) -> None:
     for requests in (REQUESTS, WIDER, (PRODUCTS,)):
         encoding = script.do("write requests", requests=requests)
         for rank, key in enumerate(KEYS):
@@ -313,11 +297,10 @@ def inference_material() -> Script:
         script.do("correct material", keys=KEYS, requests=encoding)
     narrow = script.do("write requests", requests=[NARROW])
     script.do("draw material", key=KEYS[1], number=2**64 - 1, requests=narrow, rank=1)
-    return script
 
 
-def inference_trees() -> Script:
-    script = primitive("Keys of trees, and what both owners compute from them at all places.")
+@vectors("Keys of trees, and what both owners compute from them at all places.")
+def inference_trees(script: Script) -> None:
     for lookup, places in (
         (LOOKUP, [*range(32)]),
         (LOOKUP | {"shape": [2, 1], "domain": 12, "index": 1, "slope": 9, "levels": 1}, [0, 1]),
@@ -332,11 +315,10 @@ def inference_trees() -> Script:
         for rank, key in enumerate(KEYS):
             given = {"requests": encoding, "rank": rank, "correction": dealt["words"], "places": places}
             script.do("evaluate trees", key=key, number=0, **given)
-    return script
 
 
-def inference_waves() -> Script:
-    script = primitive("The table of cosines and its digest, factors of sums of waves, tables and steps of inverses.")
+@vectors("The table of cosines and its digest, factors of sums of waves, tables and steps of inverses.")
+def inference_waves(script: Script) -> None:
     ends = (0, 1, 2, 16383, 16384, 16385, 32767, 32768, 32769, 49151, 49152, 49153, 65534, 65535)
     script.do("cosines", places=[*ends, *range(3, 65536, 4099)])
     for wave in (
@@ -362,11 +344,10 @@ def inference_waves() -> Script:
         (9, 3, 1.0),
     ):
         script.do("inverse steps", low=low, high=high, scale=scale)
-    return script
 
 
-def inference_waves_bad_number() -> Script:
-    script = primitive("Public numbers beyond their bounds.")
+@vectors("Public numbers beyond their bounds.")
+def inference_waves_bad_number(script: Script) -> None:
     wave: dict[str, Any] = {"constant": 0, "cosines": [1, 2], "sines": [3, 4], "precision": 12, "words": 17}
     beyond: tuple[dict[str, Any], ...] = (
         {"sines": [3]}, {"cosines": [], "sines": []}, {"cosines": [0] * 65, "sines": [0] * 65}, {"precision": 0},
@@ -394,7 +375,6 @@ def inference_waves_bad_number() -> Script:
     steps: dict[str, Any] = {"low": 1, "high": 9, "scale": 1.0}
     for changes in ({"low": -1}, {"high": 2**32 + 1}, {"scale": 0.0}, {"scale": 2.0**101}):
         script.refuse(INVALID, "inverse steps", **steps | changes)
-    return script
 
 
 def _no_products() -> Iterator[dict[str, Any]]:
@@ -405,8 +385,8 @@ def _no_products() -> Iterator[dict[str, Any]]:
     yield {"operands": [[1 << 14], [1 << 14]], "products": [one | {"letters": "a,b->ab"}]}
 
 
-def inference_material_bad_request() -> Script:
-    script = primitive("Requests that no dealer meets.")
+@vectors("Requests that no dealer meets.")
+def inference_material_bad_request(script: Script) -> None:
     for changed in (
         NARROW | {"bits": 1}, NARROW | {"bits": 65}, NARROW | {"degree": 17}, NARROW | {"shape": [1 << 28]},
         NARROW | {"words": 1}, NARROW | {"words": 16}, NARROW | {"bits": 64}, NARROW | {"words": 65},
@@ -432,16 +412,3 @@ def inference_material_bad_request() -> Script:
     for orders in ([linear], [WEIGHT, linear], [WEIGHT | {"shape": [3, 2]}, FIXED], [WEIGHT, FIXED | {"owner": 1}]):
         encoding = script.do("write requests", requests=orders)
         script.refuse(INVALID, "correct material", keys=KEYS, requests=encoding)
-    return script
-
-
-COMPUTED: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        inference_messages, inference_message_bad_field, inference_message_bad_frames, inference_message_bad_version,
-        inference_message_bad_value, inference_message_bad_family, inference_terms, inference_terms_bad_sizes,
-        inference_commitment, inference_material_keys, inference_schedule, inference_material,
-        inference_material_bad_request, inference_trees, inference_waves, inference_waves_bad_number,
-    )
-}  # fmt: skip
-"""File name without its ending, and what makes it."""

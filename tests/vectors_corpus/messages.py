@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgpack
@@ -11,7 +10,7 @@ from tacit.protocol.core.errors import DETAIL_LIMIT
 from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.session.messages import MESSAGES
 from tests.vectors_corpus.primitives import drawn
-from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.script import Script, vectors_of
 
 SESSION: Final = drawn("session")
 PAYLOAD: Final = bytes(range(40))
@@ -100,8 +99,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
 """A body of every type."""
 
 
-def message(about: str) -> Script:
-    return Script("secure sum", about)
+vectors = vectors_of("secure sum")
 
 
 def _written(script: Script, kind: str, **changes: Any) -> list[bytes]:
@@ -112,7 +110,7 @@ def _written(script: Script, kind: str, **changes: Any) -> list[bytes]:
 
 
 def _parts(kind: str) -> tuple[bytes, bytes, list[bytes]]:
-    envelope, body, *rest = _written(message(""), kind)
+    envelope, body, *rest = _written(Script("secure sum", ""), kind)
     return envelope, body, rest
 
 
@@ -142,57 +140,52 @@ def _refuse_bodies(script: Script, kind: str, *bodies: bytes) -> None:
         script.refuse("MALFORMED", "read message", frames=[envelope, body, *rest])
 
 
-def messages() -> Script:
-    script = message("A message of every type, written and read.")
+@vectors("A message of every type, written and read.")
+def messages(script: Script) -> None:
     for kind in MESSAGES:
         script.do("read message", frames=_written(script, kind))
     script.do("read message", frames=_written(script, "masked-input", payload=None))
     script.do("read message", frames=_written(script, "masked-input", payload=b""))
-    return script
 
 
-def messages_integers() -> Script:
-    script = message("Integers at the borders of the widths that msgpack has for them.")
+@vectors("Integers at the borders of the widths that msgpack has for them.")
+def messages_integers(script: Script) -> None:
     for number in (0, 127, 128, 255, 256, 65535, 65536, 2**31):
         numbers = dict.fromkeys(("sequence", "link", "received"), number)
         script.do("read message", frames=_written(script, "fetch", body={"chunk": number}, **numbers))
-    return script
 
 
-def messages_strings() -> Script:
-    script = message("Strings and byte strings at the borders of the widths that msgpack has for them.")
+@vectors("Strings and byte strings at the borders of the widths that msgpack has for them.")
+def messages_strings(script: Script) -> None:
     for length in (0, 31, 32, 255, 256, DETAIL_LIMIT):
         body = {"code": 3, "detail": "d" * length, "culprit": ""}
         script.do("read message", frames=_written(script, "abort", body=body))
     for length in (0, 255, 256):
         body = {"owners": octets(b""), "shares": octets(bytes(length))}
         script.do("read message", frames=_written(script, "unmask-shares", body=body))
-    return script
 
 
-def message_bad_frames() -> Script:
-    script = message("A message has two frames or three; a raw frame belongs to some types only and has a limit.")
+@vectors("A message has two frames or three; a raw frame belongs to some types only and has a limit.")
+def message_bad_frames(script: Script) -> None:
     envelope, body, _ = _parts("fetch")
     for frames in ([], [envelope], [envelope, body, b"", b""], [envelope, body, b""], [b"", body], [envelope, b""]):
         script.refuse("MALFORMED", "read message", frames=frames)
     envelope, body, _ = _parts("chunk")
     long = bytes(CHUNK_BYTES + 1)
     script.refuse("MALFORMED", "read message", frames=[envelope, body, long])
-    return script
 
 
-def message_bad_integer() -> Script:
-    script = message("An integer in a longer form than it needs, or outside its bounds.")
+@vectors("An integer in a longer form than it needs, or outside its bounds.")
+def message_bad_integer(script: Script) -> None:
     prefix = _map([("chunk", 5)])[:-1]
     for integer in ("cc05", "cd0005", "ce00000005", "cf0000000000000005", "d005", "d10005", "ff", "d0ff"):
         _refuse_bodies(script, "fetch", prefix + bytes.fromhex(integer))
     for number in (2**31 + 1, 2**64 - 1, -1):
         _refuse_bodies(script, "fetch", _map([("chunk", number)]))
-    return script
 
 
-def message_bad_type() -> Script:
-    script = message("A value of another type than the field has.")
+@vectors("A value of another type than the field has.")
+def message_bad_type(script: Script) -> None:
     wrong: tuple[Any, ...] = (True, None, "5", b"5", 5.0, [5], {}, msgpack.ExtType(1, b"5"), msgpack.Timestamp(5))
     for value in wrong:
         _refuse_bodies(script, "fetch", _map([("chunk", value)]))
@@ -201,87 +194,77 @@ def message_bad_type() -> Script:
         _refuse_bodies(script, "hello", _map([("roster", value), *items[1:]]))
     for value in (b"detail", 5, None):
         _refuse_bodies(script, "abort", _map([("code", 3), ("detail", value), ("culprit", "")]))
-    return script
 
 
-def message_bad_extra_field() -> Script:
-    script = message("A field that the message does not have.")
+@vectors("A field that the message does not have.")
+def message_bad_extra_field(script: Script) -> None:
     for kind in MESSAGES:
         _refuse_bodies(script, kind, _map([*_items(_parts(kind)[1]), ("more", 0)]))
-    return script
 
 
-def message_bad_missing_field() -> Script:
-    script = message("A field that is missing.")
+@vectors("A field that is missing.")
+def message_bad_missing_field(script: Script) -> None:
     for kind in MESSAGES:
         if items := _items(_parts(kind)[1]):
             _refuse_bodies(script, kind, _map(items[:-1]))
-    return script
 
 
-def message_bad_duplicate_key() -> Script:
-    script = message("A field that comes twice.")
+@vectors("A field that comes twice.")
+def message_bad_duplicate_key(script: Script) -> None:
     for kind in MESSAGES:
         if items := _items(_parts(kind)[1]):
             _refuse_bodies(script, kind, _map([*items, items[0]]))
-    return script
 
 
-def message_bad_order() -> Script:
-    script = message("Fields in another order than their own.")
+@vectors("Fields in another order than their own.")
+def message_bad_order(script: Script) -> None:
     for kind in MESSAGES:
         if len(items := _items(_parts(kind)[1])) > 1:
             _refuse_bodies(script, kind, _map(items[::-1]))
-    return script
 
 
-def message_bad_trailing_bytes() -> Script:
-    script = message("Bytes behind the body, or a body that stops short.")
+@vectors("Bytes behind the body, or a body that stops short.")
+def message_bad_trailing_bytes(script: Script) -> None:
     for kind in MESSAGES:
         body = _parts(kind)[1]
         _refuse_bodies(script, kind, body + b"\0", body[:-1])
     _refuse_bodies(script, "finish", b"\x80\x80", b"\x80\xc0", b"")
-    return script
 
 
-def message_bad_width() -> Script:
-    script = message("Lengths of maps, strings and byte strings in a longer form than they need.")
+@vectors("Lengths of maps, strings and byte strings in a longer form than they need.")
+def message_bad_width(script: Script) -> None:
     body = _map([("chunk", 5)])
     _refuse_bodies(script, "fetch", b"\xde\0\1" + body[1:], b"\xdf\0\0\0\1" + body[1:])
     _refuse_bodies(script, "fetch", b"\x81\xd9\5" + body[2:], b"\x81\xda\0\5" + body[2:])
     survivors = _map([("survivors", b"\7")])
     start = survivors[: survivors.index(b"\xc4")]
     _refuse_bodies(script, "survivors", start + b"\xc5\0\1\7", start + b"\xc6\0\0\0\1\7", start + b"\xa1\7")
-    return script
 
 
-def message_bad_length() -> Script:
-    script = message("Byte strings, strings and lists shorter or longer than their fields allow.")
+@vectors("Byte strings, strings and lists shorter or longer than their fields allow.")
+def message_bad_length(script: Script) -> None:
     for length in (0, 31, 33):
         _refuse_bodies(script, "hello", _map([("roster", bytes(length))]))
     _refuse_bodies(script, "abort", _map([("code", 3), ("detail", "d" * (DETAIL_LIMIT + 1)), ("culprit", "")]))
     _refuse_bodies(script, "abort", _map([("code", 3), ("detail", ""), ("culprit", "c" * 65)]))
     _refuse_bodies(script, "confirm-survivors", _map([("signature", bytes(65))]))
     _refuse_bodies(script, "survivors", _map([("survivors", bytes(1251))]))
-    return script
 
 
-def message_bad_text() -> Script:
-    script = message("Text that is not UTF-8.")
+@vectors("Text that is not UTF-8.")
+def message_bad_text(script: Script) -> None:
     for text in ("ff", "c080", "eda080"):
         raw = bytes.fromhex(text)
         body = b"\x83\xa4code\x03\xa6detail" + bytes([0xA0 + len(raw)]) + raw + b"\xa7culprit\xa0"
         _refuse_bodies(script, "abort", body)
-    return script
 
 
-def message_bad_code() -> Script:
-    script = message("Numbers that are no code.")
+@vectors("Numbers that are no code.")
+def message_bad_code(script: Script) -> None:
     for code in (0, 21, 255, -1):
         _refuse_bodies(script, "abort", _map([("code", code), ("detail", ""), ("culprit", "")]))
     _refuse_bodies(script, "abort", _map([("code", None), ("detail", ""), ("culprit", "")]))
     _refuse_bodies(script, "end-round", _map([("code", 0), ("detail", "")]))
-    return script
 
 
 def _refuse_envelope(script: Script, code: str, **changes: Any) -> None:
@@ -290,17 +273,16 @@ def _refuse_envelope(script: Script, code: str, **changes: Any) -> None:
     script.refuse(code, "read message", frames=[_map(items), body])
 
 
-def envelope_bad_version() -> Script:
-    script = message("Another version of the protocol.")
+@vectors("Another version of the protocol.")
+def envelope_bad_version(script: Script) -> None:
     for version in (0, 1, 127, 255):
         _refuse_envelope(script, "VERSION", version=version)
     for other in (256, -1, "1", None):
         _refuse_envelope(script, "MALFORMED", version=other)
-    return script
 
 
-def envelope_bad_field() -> Script:
-    script = message("Envelopes with an unknown type, or with fields beyond their bounds.")
+@vectors("Envelopes with an unknown type, or with fields beyond their bounds.")
+def envelope_bad_field(script: Script) -> None:
     for changes in (
         {"type": "fetch-models"}, {"type": ""}, {"type": "Fetch-Model"}, {"session": bytes(31)}, {"session": b""},
         {"session": "0" * 32}, {"round": -1}, {"round": 2**31 + 1}, {"sender": "s" * 65}, {"sender": b"client-1"},
@@ -312,7 +294,6 @@ def envelope_bad_field() -> Script:
     for others in (items[::-1], [*items, ("more", 0)], [*items, items[0]], items[:-1]):
         script.refuse("MALFORMED", "read message", frames=[_map(others), body])
     script.refuse("MALFORMED", "read message", frames=[envelope + b"\0", body])
-    return script
 
 
 NO_FIXED_PART: Final = {"digest": octets(bytes(32)), "size": 0}
@@ -331,12 +312,12 @@ POLICY: Final[dict[str, Any]] = {
 
 
 def encoded(**changes: Any) -> bytes:
-    written = message("").do("write configuration", configuration=CONFIGURATION | changes)
+    written = Script("secure sum", "").do("write configuration", configuration=CONFIGURATION | changes)
     return bytes.fromhex(written["encoding"])
 
 
-def configuration() -> Script:
-    script = message("Configurations, their hashes, and policies that accept them.")
+@vectors("Configurations, their hashes, and policies that accept them.")
+def configuration(script: Script) -> None:
     accepted: tuple[dict[str, Any], ...] = (
         {}, {"mode": "semi-honest", "scheme": "fedsgd", "colluders": 2, "dropout": 0.1 + 0.2}, {"clip": 1e-300},
         {"scheme": "statistics", "max_weight": 1, "tensor_sizes": [], "metrics": ["pixels", "sum-0", "squares-0"],
@@ -353,11 +334,10 @@ def configuration() -> Script:
         written = script.do("write configuration", configuration=CONFIGURATION | changes)
         policy = POLICY | {"modes": ["semi-honest", "active", "none"], "schemes": ["fedavg", "fedsgd", "statistics"]}
         script.do("read configuration", encoding=written["encoding"], policy=policy, clients=5)
-    return script
 
 
-def configuration_bad_policy() -> Script:
-    script = message("Configurations below what a client accepts, or whose sums could wrap.")
+@vectors("Configurations below what a client accepts, or whose sums could wrap.")
+def configuration_bad_policy(script: Script) -> None:
     below: tuple[dict[str, Any], ...] = (
         {"mode": "semi-honest"}, {"scheme": "fedsgd"}, {"scheme": "statistics"}, {"clip": 1.0000001},
         {"colluders": 0}, {"dropout": 0.6}, {"ring_bits": 18}, {"clients": 10_000, "ring_bits": 24},
@@ -367,11 +347,10 @@ def configuration_bad_policy() -> Script:
     )  # fmt: skip
     for changes in below:
         script.refuse("POLICY", "read configuration", encoding=encoded(**changes), policy=POLICY, clients=5)
-    return script
 
 
-def configuration_bad_encoding() -> Script:
-    script = message("Configurations that are not in canonical form, or have values outside their bounds.")
+@vectors("Configurations that are not in canonical form, or have values outside their bounds.")
+def configuration_bad_encoding(script: Script) -> None:
     honest = encoded()
     items = _items(honest)
 
@@ -391,17 +370,3 @@ def configuration_bad_encoding() -> Script:
         with_value("initial_model", "key"),
     ):  # fmt: skip
         script.refuse("MALFORMED", "read configuration", encoding=changed, policy=POLICY, clients=5)
-    return script
-
-
-COMPUTED: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        messages, messages_integers, messages_strings, message_bad_frames, message_bad_integer, message_bad_type,
-        message_bad_extra_field, message_bad_missing_field, message_bad_duplicate_key, message_bad_order,
-        message_bad_trailing_bytes, message_bad_width, message_bad_length, message_bad_text, message_bad_code,
-        envelope_bad_version, envelope_bad_field, configuration, configuration_bad_policy,
-        configuration_bad_encoding,
-    )
-}  # fmt: skip
-"""File name without its ending, and what makes it."""

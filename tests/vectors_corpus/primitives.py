@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from hashlib import shake_256
 from itertools import count
 from struct import unpack
@@ -11,7 +10,7 @@ from typing import Any, Final
 from tacit.secagg.keystream import Usage, keystream
 from tacit.secagg.shamir import PRIME
 from tacit.simulate.conformance.computations import INVALID
-from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.script import Script, vectors_of
 
 
 def drawn(name: str, length: int = 32) -> bytes:
@@ -23,32 +22,27 @@ def flipped(data: bytes, place: int, bit: int = 1) -> bytes:
     return data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :]
 
 
-def primitive(about: str) -> Script:
-    return Script("secure sum", about)
+vectors = vectors_of("secure sum")
 
 
-def keystreams() -> Script:
-    script = primitive("Keystreams of every label; the counter starts at 0.")
+@vectors("Keystreams of every label; the counter starts at 0.")
+def keystreams(script: Script) -> None:
     for usage in Usage:
         for length in (0, 1, 16, 100):
             script.do("keystream", seed=drawn("seed"), usage=usage.decode(), length=length)
     # Beyond 256 blocks the last two bytes of the counter are in use.
     script.do("keystream", seed=bytes(32), usage=Usage.PAIRWISE_MASK.decode(), length=4096)
-    return script
 
 
-def keystreams_bad_seed() -> Script:
-    script = primitive("A seed has 32 bytes, and a label is one of the known ones.")
+@vectors("A seed has 32 bytes, and a label is one of the known ones.")
+def keystreams_bad_seed(script: Script) -> None:
     for length in (0, 31, 33):
         script.refuse(INVALID, "keystream", seed=bytes(length), usage=Usage.SELF_MASK.decode(), length=16)
     script.refuse(INVALID, "keystream", seed=bytes(32), usage="tacit/1 any mask", length=16)
-    return script
 
 
-def masks() -> Script:
-    script = primitive(
-        "Masks added to and subtracted from packed words, in rings of all word sizes, from any block on."
-    )
+@vectors("Masks added to and subtracted from packed words, in rings of all word sizes, from any block on.")
+def masks(script: Script) -> None:
     pair = [
         {"seed": drawn("first"), "usage": Usage.SELF_MASK.decode(), "sign": 1},
         {"seed": drawn("second"), "usage": Usage.PAIRWISE_MASK.decode(), "sign": -1},
@@ -60,19 +54,17 @@ def masks() -> Script:
         for start in (0, 16, 4096):
             script.do("mask", bits=bits, words=words, start=start, masks=pair)
     script.do("mask", bits=32, words=bytes(20), start=0, masks=[])
-    return script
 
 
-def masks_bad_start() -> Script:
-    script = primitive("A mask is entered at a whole block of the cipher only.")
+@vectors("A mask is entered at a whole block of the cipher only.")
+def masks_bad_start(script: Script) -> None:
     mask = {"seed": drawn("first"), "usage": Usage.SELF_MASK.decode(), "sign": 1}
     for bits, start in ((8, 15), (16, 4), (32, 1), (32, 3), (64, 1), (32, -4)):
         script.refuse(INVALID, "mask", bits=bits, words=bytes(bits // 8), start=start, masks=[mask])
-    return script
 
 
-def shamir() -> Script:
-    script = primitive("Secrets shared and reconstructed, from every threshold, with points up to the largest.")
+@vectors("Secrets shared and reconstructed, from every threshold, with points up to the largest.")
+def shamir(script: Script) -> None:
     secrets = [bytes(32), b"\xff" * 32, drawn("secret"), bytes(range(32))]
     for points, threshold in (([1, 2], 2), ([1, 2, 3, 4, 5], 3), ([7, 1, PRIME - 1, 300], 4), ([5, 9, 10_000], 2)):
         shares = script.do("share", secrets=secrets, points=points, threshold=threshold, seed=drawn("polynomials"))
@@ -81,7 +73,6 @@ def shamir() -> Script:
     # The words beyond the field are passed over, the prime itself among them.
     seed = next(seed for seed in map(drawn, map(str, count())) if PRIME in _first_words(seed))
     script.do("share", secrets=secrets[2:3], points=[1, 2, 3], threshold=3, seed=seed)
-    return script
 
 
 def _first_words(seed: bytes) -> tuple[int, ...]:
@@ -91,14 +82,14 @@ def _first_words(seed: bytes) -> tuple[int, ...]:
 
 
 def _shares() -> list[list[str]]:
-    made: list[list[str]] = primitive("").do(
+    made: list[list[str]] = Script("secure sum", "").do(
         "share", secrets=[drawn("secret")], points=[1, 2, 3, 4], threshold=3, seed=drawn("polynomials")
     )
     return made
 
 
-def shamir_bad_shares() -> Script:
-    script = primitive("Too few shares, shares of other points, and elements outside the field give no secret.")
+@vectors("Too few shares, shares of other points, and elements outside the field give no secret.")
+def shamir_bad_shares(script: Script) -> None:
     shares = _shares()
     script.refuse(INVALID, "reconstruct", shares=shares[:2], points=[1, 2])
     script.refuse(INVALID, "reconstruct", shares=shares[:1], points=[1])
@@ -113,11 +104,10 @@ def shamir_bad_shares() -> Script:
     for length in (0, 34, 35, 37):
         share = (changed + b"\0")[:length]
         script.refuse(INVALID, "reconstruct", shares=[*shares[:2], [share]], points=[1, 2, 3])
-    return script
 
 
-def shamir_bad_points() -> Script:
-    script = primitive("Points are distinct and lie in 1..65520; a threshold is 2 up to their number.")
+@vectors("Points are distinct and lie in 1..65520; a threshold is 2 up to their number.")
+def shamir_bad_points(script: Script) -> None:
     shares = _shares()
     for points in ([1, 2, 2], [0, 1, 2], [1, 2, PRIME], [-1, 1, 2], [1, 2]):
         script.refuse(INVALID, "reconstruct", shares=shares[:3], points=points)
@@ -127,15 +117,13 @@ def shamir_bad_points() -> Script:
         script.refuse(INVALID, "share", secrets=[bytes(32)], points=[1, 2, 3], threshold=threshold, seed=bytes(32))
     for length in (31, 33):
         script.refuse(INVALID, "share", secrets=[bytes(length)], points=[1, 2, 3], threshold=2, seed=bytes(32))
-    return script
 
 
-def ring_order() -> Script:
-    script = primitive("Random orders of members; who knows the seed knows the order.")
+@vectors("Random orders of members; who knows the seed knows the order.")
+def ring_order(script: Script) -> None:
     for members in ([0, 1], list(range(20)), [3, 17, 4, 100, 9_999], list(range(0, 200, 3))):
         script.do("ring order", members=members, seed=drawn("ring"))
     script.do("ring order", members=list(range(20)), seed=drawn("another ring"))
-    return script
 
 
 PARAMETERS: Final[tuple[tuple[int, int, int, str, str], ...]] = (
@@ -161,15 +149,14 @@ def _choice(clients: int, colluders: int, dropouts: int, mode: str, graph: str) 
     return {"clients": clients, "colluders": colluders, "dropouts": dropouts, "mode": mode, "graph": graph}
 
 
-def parameters() -> Script:
-    script = primitive("Neighbours and thresholds of cohorts, in both modes and both graphs.")
+@vectors("Neighbours and thresholds of cohorts, in both modes and both graphs.")
+def parameters(script: Script) -> None:
     for choice in PARAMETERS:
         script.do("parameters", **_choice(*choice))
-    return script
 
 
-def parameters_bad_fractions() -> Script:
-    script = primitive("Cohorts for which there are no parameters.")
+@vectors("Cohorts for which there are no parameters.")
+def parameters_bad_fractions(script: Script) -> None:
     for choice in (
         (1, 0, 0, "semi-honest", "complete"),
         (5, 1, 1, "semi-honest", "regular"),
@@ -181,28 +168,25 @@ def parameters_bad_fractions() -> Script:
         (100, -10, 0, "semi-honest", "complete"),
     ):
         script.refuse(INVALID, "parameters", **_choice(*choice))
-    return script
 
 
-def words() -> Script:
-    script = primitive("Integers in two's complement as packed little-endian words, and back.")
+@vectors("Integers in two's complement as packed little-endian words, and back.")
+def words(script: Script) -> None:
     for bits in (8, 12, 16, 24, 31, 32, 48, 64):
         half = 1 << bits - 1
         numbers = [0, 1, -1, half - 1, -half, -half + 1, half // 3]
         packed = script.do("pack", bits=bits, numbers=numbers)
         script.do("unpack", bits=bits, words=packed)
-    return script
 
 
-def words_bad_element() -> Script:
-    script = primitive("Packed words that are no elements of the ring, or of no whole number of them.")
+@vectors("Packed words that are no elements of the ring, or of no whole number of them.")
+def words_bad_element(script: Script) -> None:
     for bits, octets in ((12, "0010"), (20, "000010"), (31, "00000080"), (33, "0000000002"), (63, "00" * 7 + "80")):
         script.refuse(INVALID, "unpack", bits=bits, words=octets)
     for bits, octets in ((16, "00"), (24, "00000000"), (64, "00" * 9)):
         script.refuse(INVALID, "unpack", bits=bits, words=octets)
     for bits in (7, 65):
         script.refuse(INVALID, "unpack", bits=bits, words="")
-    return script
 
 
 def _packing(form: str, **changes: Any) -> dict[str, Any]:
@@ -219,8 +203,8 @@ CONTRIBUTIONS: Final[tuple[tuple[str, Any], ...]] = (
 METRICS: Final = {"correct": 41, "samples": (1 << 48) - 1}
 
 
-def packing() -> Script:
-    script = primitive("Layouts, contributions and sums with weights of all three forms; values clipped at the bound.")
+@vectors("Layouts, contributions and sums with weights of all three forms; values clipped at the bound.")
+def packing(script: Script) -> None:
     for form, weights in CONTRIBUTIONS:
         for ring_bits in (None, 32, 61):
             layout = _packing(form, ring_bits=ring_bits)
@@ -243,11 +227,10 @@ def packing() -> Script:
     for changes in widths:
         for form, _ in CONTRIBUTIONS:
             script.do("layout", packing=_packing(form, **changes))
-    return script
 
 
-def packing_bad_width() -> Script:
-    script = primitive("Layouts in which a sum could wrap.")
+@vectors("Layouts in which a sum could wrap.")
+def packing_bad_width(script: Script) -> None:
     for form, ring_bits in (("scalar", 8), ("tensor", 10), ("coordinate", 16)):
         script.refuse(INVALID, "layout", packing=_packing(form, ring_bits=ring_bits))
     script.refuse(INVALID, "layout", packing=_packing("coordinate", clients=10_000, value_bits=32, max_weight=1 << 31))
@@ -260,11 +243,10 @@ def packing_bad_width() -> Script:
     )
     for changes in wrong:
         script.refuse(INVALID, "layout", packing=_packing("scalar", **changes))
-    return script
 
 
-def packing_bad_sum() -> Script:
-    script = primitive("Sums that so many contributors cannot reach: a mask was left in.")
+@vectors("Sums that so many contributors cannot reach: a mask was left in.")
+def packing_bad_sum(script: Script) -> None:
     layout = _packing("scalar")
     honest = script.do(
         "write contribution", packing=layout, values=[127.0] * 5, weights=10, metrics={"correct": 0, "samples": 0}
@@ -278,29 +260,15 @@ def packing_bad_sum() -> Script:
     for contributors in (0, 6):
         script.refuse(INVALID, "read sum", packing=layout, words=honest, contributors=contributors)
     script.refuse(INVALID, "read sum", packing=layout, words=honest[: -2 * octets], contributors=1)
-    return script
 
 
-def members() -> Script:
-    script = primitive("Sets of members as bitmaps.")
+@vectors("Sets of members as bitmaps.")
+def members(script: Script) -> None:
     for size, chosen in ((1, [0]), (5, []), (8, [0, 7]), (9, [8]), (20, [0, 3, 9, 19]), (8, list(range(8)))):
         script.do("read members", bitmap=script.do("write members", members=chosen, size=size), size=size)
-    return script
 
 
-def members_bad_bits() -> Script:
-    script = primitive("Bitmaps of another length, or with bits that nobody owns.")
+@vectors("Bitmaps of another length, or with bits that nobody owns.")
+def members_bad_bits(script: Script) -> None:
     for bitmap, size in (("20", 5), ("80", 7), ("0002", 9), ("00", 9), ("0000", 8), ("", 1), ("ff", 0)):
         script.refuse("MEMBERS", "read members", bitmap=bitmap, size=size)
-    return script
-
-
-COMPUTED: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        keystreams, keystreams_bad_seed, masks, masks_bad_start, shamir, shamir_bad_shares,
-        shamir_bad_points, ring_order, parameters, parameters_bad_fractions, words, words_bad_element,
-        packing, packing_bad_width, packing_bad_sum, members, members_bad_bits,
-    )
-}  # fmt: skip
-"""File name without its ending, and what makes it."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import pack
 from typing import Any, Final
 
 from tacit.simulate.conformance.computations import INVALID
 from tests.vectors_corpus.primitives import drawn, flipped
-from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.script import Script, vectors_of
 
 MEMBERS: Final = ("client-0", "client-1", "client-2", "client-3")
 
@@ -17,8 +17,7 @@ def group(members: tuple[str, ...] = MEMBERS) -> dict[str, Any]:
     return {"key": drawn("group key"), "transcript": drawn("transcript"), "members": members}
 
 
-def protection(about: str) -> Script:
-    return Script("protection", about)
+vectors = vectors_of("protection")
 
 
 TENSORS: Final = (
@@ -29,8 +28,8 @@ TENSORS: Final = (
 )
 
 
-def coordinated_weights() -> Script:
-    script = protection("Weights that members draw together: no coordinate has one contributor alone.")
+@vectors("Weights that members draw together: no coordinate has one contributor alone.")
+def coordinated_weights(script: Script) -> None:
     for members, least, survivors, zero, layers in (
         (MEMBERS, 2, 4, 0.5, {}), (MEMBERS, 2, 3, 0.8, {"pos_embed": 0.2, "head.bias": 0.0}),
         (MEMBERS[:3], 1, 3, 0.5, {"cls_token": 0.99}), (MEMBERS[:2], 2, 2, 0.2, {}),
@@ -40,17 +39,15 @@ def coordinated_weights() -> Script:
                 "coordinated weights", group=group(members), member=member, round=7, tensors=TENSORS,
                 zero_probability=zero, layers=layers, min_contributors=least, survivors=survivors,
             )  # fmt: skip
-    return script
 
 
-def coordinated_weights_bad_number() -> Script:
-    script = protection("Too few members for so many contributors.")
+@vectors("Too few members for so many contributors.")
+def coordinated_weights_bad_number(script: Script) -> None:
     for least, survivors in ((5, 4), (4, 3)):
         script.refuse(
             INVALID, "coordinated weights", group=group(), member=MEMBERS[0], round=7, tensors=TENSORS,
             zero_probability=0.5, layers={}, min_contributors=least, survivors=survivors,
         )  # fmt: skip
-    return script
 
 
 def _numbers(*tensors: Sequence[float]) -> bytes:
@@ -58,8 +55,8 @@ def _numbers(*tensors: Sequence[float]) -> bytes:
     return pack(f"<{len(numbers)}f", *numbers)
 
 
-def model_encryption() -> Script:
-    script = protection("Models under the group key; the kernel of ones at single places shows the matrix.")
+@vectors("Models under the group key; the kernel of ones at single places shows the matrix.")
+def model_encryption(script: Script) -> None:
     positions = [float(number) for number in range(10)]
     for kernel in ([1, 0, 0, 0, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0, 0, 1], [1.5, -2, 0.25, 3, -1, 0, 7, 0.125]):
         model = _numbers([10, 11], positions, kernel, [1, 2, 3])
@@ -74,29 +71,16 @@ def model_encryption() -> Script:
     model = _numbers([1, 0, 0, 0, 1, 0, 0, 0, 1], [0, 1, 2, 3], [5])
     for matrix in ("orthogonal", "gaussian"):
         script.do("encrypt model", group=group(), tensors=odd, matrix=matrix, model=model)
-    return script
 
 
-def model_encryption_bad_layout() -> Script:
-    script = protection("Models that have no embeddings to encrypt.")
+@vectors("Models that have no embeddings to encrypt.")
+def model_encryption_bad_layout(script: Script) -> None:
     for left_out in ("pos_embed", "patch_embed.proj.weight"):
         tensors = [tensor for tensor in TENSORS if tensor["name"] != left_out]
         script.refuse(INVALID, "encrypt model", group=group(), tensors=tensors, matrix="orthogonal", model=b"")
-    return script
 
 
-def first_embeddings() -> Script:
-    script = protection("The embeddings that clients begin with; all other tensors are left at zero here.")
+@vectors("The embeddings that clients begin with; all other tensors are left at zero here.")
+def first_embeddings(script: Script) -> None:
     script.do("first embeddings", group=group(), tensors=TENSORS)
     script.do("first embeddings", group=group() | {"key": flipped(drawn("group key"), 0)}, tensors=TENSORS[::-1])
-    return script
-
-
-COMPUTED: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function
-    for function in (
-        coordinated_weights, coordinated_weights_bad_number, model_encryption, model_encryption_bad_layout,
-        first_embeddings,
-    )
-}  # fmt: skip
-"""File name without its ending, and what makes it."""

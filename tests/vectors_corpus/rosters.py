@@ -13,7 +13,7 @@ from tacit.protocol.session.messages import Hello, NewRoster
 from tests.vectors_corpus.faults import Reframe, envelope, fields, first_bit, instead, to
 from tests.vectors_corpus.groups import CHANGES, CLIENTS, PAIRS, all_there
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending
-from tests.vectors_corpus.primitives import drawn, primitive
+from tests.vectors_corpus.primitives import drawn, vectors
 from tests.vectors_corpus.script import Script
 from tests.vectors_corpus.session_faults import SessionFault
 from tests.vectors_corpus.sessions import (
@@ -67,8 +67,8 @@ def signed(rows: Rows, version: int = 2, **named: Any) -> dict[str, bytes]:
     return {"roster": made.encoded, "signature": made.signature}
 
 
-def rosters() -> Script:
-    script = primitive("Versions of rosters, with an operator's signature.")
+@vectors("Versions of rosters, with an operator's signature.")
+def rosters(script: Script) -> None:
     for version in (1, 2, 127, 128, 2**31):
         script.do("roster", members=roster(3), **FIRST | {"version": version})
     script.do("sign roster", members=roster(3), **SECOND)
@@ -81,11 +81,10 @@ def rosters() -> Script:
     for given in ({}, FIRST, WITH_STANDBY):
         script.do("roster", members=roster(3), **given, former=former)
     script.do("sign roster", members=roster(3), **FIRST, former=former[:1])
-    return script
 
 
-def rosters_bad_version() -> Script:
-    script = primitive("Versions and lineages that no roster has, and an operator with the key of a member.")
+@vectors("Versions and lineages that no roster has, and an operator with the key of a member.")
+def rosters_bad_version(script: Script) -> None:
     for version in (0, 2**31 + 1):
         script.refuse("INVALID", "roster", members=roster(3), **FIRST | {"version": version})
     script.refuse("INVALID", "roster", members=roster(3), version=1)
@@ -98,7 +97,6 @@ def rosters_bad_version() -> Script:
     script.refuse("INVALID", "roster", members=roster(3), standby=drawn("standby"))
     for former in (roster(3)[-1:], [roster(4)[-1] | {"signing_public": roster(3)[1]["signing_public"]}]):
         script.refuse("INVALID", "roster", members=roster(3), **FIRST, former=former)
-    return script
 
 
 @cache
@@ -335,8 +333,6 @@ FAULTS: Final[dict[str, SessionFault]] = {
     ),
     "new_roster_bad_round": _fault("A roster in a round.", "SESSION", envelope(round=1)),
 }  # fmt: skip
-COMPUTED: Final[dict[str, Callable[[], Script]]] = {"rosters": rosters, "rosters_bad_version": rosters_bad_version}
-"""File name without its ending, and what makes it."""
 PLAYS: Final[tuple[Callable[[], Play], ...]] = (
     session_changed, session_changed_early, session_server_rotated, session_taken_over, session_handed,
     session_taken_up, grouped,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from tacit.simulate.conformance.computations import COMPUTATIONS, Refusal, perform
 from tacit.simulate.conformance.notation import plain
@@ -36,3 +37,25 @@ class Script:
 
     def file(self) -> VectorFile:
         return VectorFile(protocol=self.protocol, about=self.about, computations=tuple(self.steps))
+
+
+SCRIPTS: Final[dict[str, Callable[[], Script]]] = {}
+"""What makes each file of computations."""
+
+
+def vectors_of(protocol: str) -> Callable[[str], Callable[[Callable[[Script], None]], Callable[[], Script]]]:
+    """Make a decorator, given the purpose of a file: the decorated function fills the file of its name."""
+
+    def vectors(about: str) -> Callable[[Callable[[Script], None]], Callable[[], Script]]:
+        def register(fill: Callable[[Script], None]) -> Callable[[], Script]:
+            def make() -> Script:
+                script = Script(protocol, about)
+                fill(script)
+                return script
+
+            SCRIPTS[f"{fill.__name__}.json"] = make
+            return make
+
+        return register
+
+    return vectors
