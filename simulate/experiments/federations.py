@@ -93,7 +93,22 @@ class Federations:
         arms = [row for row in rows if isinstance(row, Arm)]
         if len(arms) < len(rows):
             raise StudyError(f"{name}: rows that Federations measures are each an Arm, with an experiment")
-        return prepare(self, name, arms, request)
+        if self.pretraining is not None:
+            self.pretrained_model(arms)
+        images = find(
+            request.data,
+            clients=max(arm.experiment.clients for arm in arms),
+            halved=self.pretraining is not None,
+            classes=self.classes,
+        )
+        found = PreparedFederations(settings=self, study=name, arms=arms, images=images, request=request)
+        if found.per_client:
+            check_sample(images, found.per_client * found.clients)
+        for arm in arms:
+            for seed in request.seeds:
+                # Detect experiments that contradict themselves now.
+                found.experiment(arm, seed)
+        return found
 
     def pretrained_model(self, arms: Sequence[Arm]) -> ModelConfiguration:
         models = {arm.experiment.model for arm in arms if arm.pretrained}
@@ -262,26 +277,6 @@ class PreparedFederations(Prepared):
                 if "finished" in message:
                     return
                 show(parse_event(message["event"]))
-
-
-def prepare(settings: Federations, study: str, arms: Sequence[Arm], request: Request) -> PreparedFederations:
-    """Find the images, and check the experiments. ValueError."""
-    if settings.pretraining is not None:
-        settings.pretrained_model(arms)
-    images = find(
-        request.data,
-        clients=max(arm.experiment.clients for arm in arms),
-        halved=settings.pretraining is not None,
-        classes=settings.classes,
-    )
-    found = PreparedFederations(settings=settings, study=study, arms=arms, images=images, request=request)
-    if found.per_client:
-        check_sample(images, found.per_client * found.clients)
-    for arm in arms:
-        for seed in request.seeds:
-            # Detect experiments that contradict themselves now.
-            found.experiment(arm, seed)
-    return found
 
 
 def _cost(summary: Summary) -> RunCost:
