@@ -95,52 +95,47 @@ def _dropped(state: RunState) -> Values:
         yield (phase.value,), counts[phase]
 
 
-def _accuracy(state: RunState) -> Values:
-    for round in reversed(state.completed):
-        if round.result and round.result.accuracy is not None:
-            yield (), round.result.accuracy
-            return
+def single(name: str, kind: Literal["counter", "gauge"], about: str, value: Callable[[Any], float | None]) -> Measure:
+    """Return a measure without labels; it is missing while its value is None."""
+
+    def values(state: Any) -> Values:
+        if (found := value(state)) is not None:
+            yield (), found
+
+    return Measure(name, kind, about, (), values)
 
 
-def _held_out(state: RunState) -> Values:
-    for judged in state.held_out[-1:]:
-        yield (), judged.accuracy
+def _accuracy(state: RunState) -> float | None:
+    found = (round.result.accuracy for round in reversed(state.completed) if round.result)
+    return next((accuracy for accuracy in found if accuracy is not None), None)
 
 
-def _last_round(state: RunState) -> Values:
-    for round in reversed(state.rounds):
-        if round.result is not None:
-            yield (), round.seconds
-            return
+def _last_round(state: RunState) -> float | None:
+    return next((round.seconds for round in reversed(state.rounds) if round.result is not None), None)
 
 
 MEASURES: Final = (
     Measure("tacit_rounds", "counter", "Rounds that are over, by how they ended.", ("status",), _rounds),
-    Measure(
+    single(
         "tacit_round_number",
         "gauge",
         "Number of the round that was begun last; 0 before the first.",
-        (),
-        lambda state: [((), state.rounds[-1].number if state.rounds else 0)],
+        lambda state: state.rounds[-1].number if state.rounds else 0,
     ),
-    Measure(
+    single(
         "tacit_copies_detected",
         "counter",
         "Links that show that the folder of a client, or of the server, is in use twice.",
-        (),
-        lambda state: [((), len(state.copies))],
+        lambda state: len(state.copies),
     ),
-    Measure("tacit_last_round_seconds", "gauge", "How long the last round that is over took.", (), _last_round),
-    Measure(
-        "tacit_accuracy", "gauge", "Test accuracy of the model after the last completed round, 0 to 1.", (), _accuracy
-    ),
-    Measure(
+    single("tacit_last_round_seconds", "gauge", "How long the last round that is over took.", _last_round),
+    single("tacit_accuracy", "gauge", "Test accuracy of the model after the last completed round, 0 to 1.", _accuracy),
+    single(
         "tacit_held_out_accuracy",
         "gauge",
         "Accuracy on images that the clients keep from training, by the secure sum, of the model that the last "
         "completed round began with, 0 to 1.",
-        (),
-        _held_out,
+        lambda state: state.held_out[-1].accuracy if state.held_out else None,
     ),
     Measure(
         "tacit_phase_seconds", "summary", "Seconds that the server spent in each phase.", ("phase",), _seconds, _visits
@@ -152,97 +147,76 @@ MEASURES: Final = (
         ("direction", "phase"),
         _traffic,
     ),
-    Measure(
+    single(
         "tacit_connected_clients",
         "gauge",
         "Clients that have a link to the server now.",
-        (),
-        lambda state: [((), sum(contact.up for contact in state.links.values()))],
+        lambda state: sum(contact.up for contact in state.links.values()),
     ),
-    Measure(
-        "tacit_waited_for_clients",
-        "gauge",
-        "Clients that the server waits for now.",
-        (),
-        lambda state: [((), len(state.waiting))],
+    single(
+        "tacit_waited_for_clients", "gauge", "Clients that the server waits for now.", lambda state: len(state.waiting)
     ),
     Measure("tacit_dropouts", "counter", "Clients that were lost in a round, by phase.", ("phase",), _dropped),
     Measure("tacit_refused_messages", "counter", "Messages that the server refused, by code.", ("code",), _refused),
-    Measure(
+    single(
         "tacit_refused_handshakes",
         "counter",
         "Kinds of handshakes that the server refused: each key, address and reason once.",
-        (),
-        lambda state: [((), sum(stranger.count for stranger in state.strangers.values()))],
+        lambda state: sum(stranger.count for stranger in state.strangers.values()),
     ),
 )
 """Measures beside memory, descriptors and processor time of the process."""
 
 
 PARTY_MEASURES: Final = (
-    Measure(
+    single(
         "tacit_round_number",
         "gauge",
         "The last round; of a data owner that asks: images that are answered.",
-        (),
-        lambda status: [((), status.round)],
+        lambda status: status.round,
     ),
-    Measure(
+    single(
         "tacit_copies_detected",
         "gauge",
         "1 after a copy of a folder was noticed.",
-        (),
-        lambda status: [((), status.alert is not None)],
+        lambda status: status.alert is not None,
     ),
-    Measure(
-        "tacit_served_sessions",
-        "gauge",
-        "Data owners whose sessions go on.",
-        (),
-        lambda status: [((), len(status.serves))],
-    ),
-    Measure(
+    single("tacit_served_sessions", "gauge", "Data owners whose sessions go on.", lambda status: len(status.serves)),
+    single(
         "tacit_phase_timestamp_seconds",
         "gauge",
         "When it came into its phase, since 1970.",
-        (),
-        lambda status: [((), status.phase_since)],
+        lambda status: status.phase_since,
     ),
-    Measure(
+    single(
         "tacit_last_event_timestamp_seconds",
         "gauge",
         "When the last event of this start was, since 1970.",
-        (),
-        lambda status: [((), status.last_event.time)] if status.last_event else [],
+        lambda status: status.last_event.time if status.last_event else None,
     ),
-    Measure(
+    single(
         "tacit_last_error_timestamp_seconds",
         "gauge",
         "When the last error of this start was, since 1970.",
-        (),
-        lambda status: [((), status.last_error.time)] if status.last_error else [],
+        lambda status: status.last_error.time if status.last_error else None,
     ),
 )
 """Measures of a client, a dealer or a model owner, from the data of `tacit status`."""
 
 
-class StateCollector(Collector):
-    def __init__(self, state: Callable[[], RunState | Status], measures: Sequence[Measure]) -> None:
+class Metrics(Collector):
+    """Text of one party's measures, with a registry of its own."""
+
+    def __init__(self, state: Callable[[], RunState | Status], measures: Sequence[Measure] = MEASURES) -> None:
         self._state = state
         self._measures = measures
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(namespace="tacit", registry=self._registry)
 
     def collect(self) -> Iterator[Metric]:
         state = self._state()
         return (measure.family(state) for measure in self._measures)
-
-
-class Metrics:
-    """Text of one party's measures, with a registry of its own."""
-
-    def __init__(self, state: Callable[[], RunState | Status], measures: Sequence[Measure] = MEASURES) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(StateCollector(state, measures))
-        ProcessCollector(namespace="tacit", registry=self._registry)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
