@@ -18,8 +18,6 @@ from torch.nn.functional import linear
 
 ATTENTION: Final = "qkv"
 """The adapted layer of every block: queries, keys and values as one matrix, by timm's name."""
-DOWN: Final = "lora_a"
-UP: Final = "lora_b"
 
 
 class LowRankLinear(nn.Linear):

@@ -74,27 +74,9 @@ class LabelledOutputs(Protocol):
         """Return the images at these indices, in their order."""
 
 
-def pooled(clients: Sequence[Features]) -> Features:
-    """Join the images of all clients, of which there is at least one."""
-    return Features(
-        outputs=torch.cat([client.outputs for client in clients], dim=1),
-        labels=torch.cat([client.labels for client in clients]),
-    )
-
-
 class RoundWork(Protocol):
     def batches(self, images: int, generator: np.random.Generator) -> Iterator[Order]:
         """Yield indices below `images`, a batch for each step."""
-
-
-@dataclass(frozen=True)
-class OneBatch:
-    """One step, on `images` drawn without replacement, or on all if there are fewer."""
-
-    size: int = 16
-
-    def batches(self, images: int, generator: np.random.Generator) -> Iterator[Order]:
-        yield generator.permutation(images)[: self.size]
 
 
 @dataclass(frozen=True)
@@ -275,8 +257,7 @@ def rehearsal(
     outputs = own.outputs.double()
     outputs = outputs - outputs.mean(-1, keepdim=True)
     blocks, _, tokens, width = outputs.shape
-    ones = torch.ones(width, dtype=torch.float64)
-    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=epsilon)
+    norm = FinalNorm.plain(width, epsilon)
     first = initial(configuration, blocks=blocks, tokens=tokens, width=width, classes=classes, seed=seed)
     first = each(torch.Tensor.double, first)
     generator, reached = np.random.default_rng([seed, 0]), Reached()

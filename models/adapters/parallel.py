@@ -170,6 +170,11 @@ class FinalNorm:
     """Offset beta of every channel [D]."""
     epsilon: float
 
+    @classmethod
+    def plain(cls, width: int, epsilon: float, dtype: torch.dtype = torch.float64) -> FinalNorm:
+        """Return the norm of a pass on shares, whose factor and offset the model keeps: 1 and 0."""
+        return cls(weight=torch.ones(width, dtype=dtype), bias=torch.zeros(width, dtype=dtype), epsilon=epsilon)
+
     def standardised(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (x - mean) / d [B, D] and 1 / d [B, 1] for tokens x [B, D]; d is the root of variance plus epsilon."""
         centred = tokens - tokens.mean(-1, keepdim=True)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from tacit.models.adapters.federated import Features, FullBatches, balanced, federated
+from tacit.models.adapters.federated import Features, FullBatches, Order, balanced, federated
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, logits, read_outputs
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.simulate.adaptation.results import AdaptersMetrics
 from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled
 
@@ -27,9 +29,18 @@ def features(learning: PublicLearning, transformer: FriendlyTransformer, own: La
 
 
 def head_norm(learning: PublicLearning) -> FinalNorm:
-    """Return the norm before the head: on shares without the last norm's factor and offset, which the model keeps."""
-    ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
-    return FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
+    return FinalNorm.plain(learning.public.sizes.width, learning.epsilon)
+
+
+def drawn_batches(experiment: AdaptationExperiment, images: int, *, seed: int, owner: int) -> list[Order]:
+    """Return indices of the images of every batch, in all rounds without repetition, of a data owner with `images`
+    images; owner: its number, from 0."""
+    work = FullBatches(experiment.adaptation.batch, experiment.adaptation.batches)
+    return [
+        batch
+        for number in range(1, experiment.federation.rounds + 1)
+        for batch in work.batches(images, np.random.default_rng([seed, number, owner]))
+    ]
 
 
 class Judge:

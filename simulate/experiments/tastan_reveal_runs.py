@@ -20,12 +20,12 @@ import torch
 from timm.models.vision_transformer import Block
 
 from tacit.models.adapters.configuration import Reveal
-from tacit.models.adapters.federated import FullBatches, Order
+from tacit.models.adapters.federated import Order
 from tacit.models.adapters.parallel import block_outputs
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.runs.adaptation import AdaptationExperiment
-from tacit.simulate.adaptation.clear import InTheClear, Judge
+from tacit.simulate.adaptation.clear import InTheClear, Judge, drawn_batches
 from tacit.simulate.adaptation.plan import Folder, read_learning
 from tacit.simulate.adaptation.results import AdaptationSummary
 from tacit.simulate.adaptation.run import adapt, make_folder
@@ -170,7 +170,7 @@ class PreparedReveals(Prepared):
         found = setting(experiment, self._folder(reveal, seed).path, seed=seed)
         victim, own = found.served.transformer, found.of_owner(_SPY)
         outputs, judged = (centred(block_outputs(victim, part.images)) for part in (own, found.test))
-        batches = batches_of(experiment, len(own.labels), seed=seed, owner=_SPY)
+        batches = drawn_batches(experiment, len(own.labels), seed=seed, owner=_SPY)
         return copies(
             revealed_passes(outputs, batches, reveal, seed=seed),
             victim,
@@ -180,16 +180,6 @@ class PreparedReveals(Prepared):
             learning_rate=self.settings.copy_learning_rate,
             seed=seed,
         )
-
-
-def batches_of(experiment: AdaptationExperiment, images: int, *, seed: int, owner: int) -> list[Order]:
-    """Return indices of the images of every batch, in all rounds, of a data owner with `images` images."""
-    work = FullBatches(experiment.adaptation.batch, experiment.adaptation.batches)
-    return [
-        batch
-        for number in range(1, experiment.federation.rounds + 1)
-        for batch in work.batches(images, np.random.default_rng([seed, number, owner]))
-    ]
 
 
 def in_the_clear(found: AdaptationSetting, folder: Folder, *, seed: int) -> float:

@@ -272,8 +272,7 @@ class RevealedPasses(LearningPasses):
         revealed = revealed_batch(found, self.learning.public, self.revealed(batch.number))
         self.keep(batch, revealed)
         sizes, before = self.learning.sizes, mean_of(flat(learnt.parameters), 1, self.learning.sizes)
-        ones = torch.ones(sizes.width, dtype=torch.float64)
-        norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=self.learning.epsilon)
+        norm = FinalNorm.plain(sizes.width, self.learning.epsilon)
         # The mean over a batch does not depend on its order.
         step = descent(before, norm, revealed.aligned, revealed.labels)
         # In the units of a step on shares (standing.py).

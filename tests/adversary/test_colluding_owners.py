@@ -24,7 +24,7 @@ from scipy.optimize import linear_sum_assignment
 from torch.nn.functional import normalize
 
 from tacit.models.adapters.configuration import LinearProbeConfiguration
-from tacit.models.adapters.federated import Features, pooled
+from tacit.models.adapters.federated import Features
 from tacit.models.adapters.gradients import descent, stepped
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, each, initial
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
@@ -52,8 +52,7 @@ pytestmark = pytest.mark.threat("data-owner/reads-sums")
 BATCH, CLASSES, WIDTH = 16, 5, 32
 RATE = 0.1
 SIZES = StepSizes(images=BATCH, tokens=17, width=WIDTH, classes=CLASSES, adapters=0, rank=0)
-ONES = torch.ones(WIDTH, dtype=torch.float64)
-NORM = FinalNorm(weight=ONES, bias=torch.zeros_like(ONES), epsilon=1e-6)
+NORM = FinalNorm.plain(WIDTH, 1e-6)
 CANDIDATES = 99
 """Other features that the true one is picked from."""
 
@@ -119,11 +118,19 @@ class Played:
             self.common.append(mean_of(total, self.owners, SIZES))
         return self
 
+    def _learned(self, number: int) -> Features:
+        """The images of all batches of a round that are in range."""
+        batches = [batch for batch in self.plan(number) if batch is not None]
+        return Features(
+            outputs=torch.cat([batch.outputs for batch in batches], dim=1),
+            labels=torch.cat([batch.labels for batch in batches]),
+        )
+
     def _seen(self, rounds: int) -> list[dict[str, float]]:
         """Norms in the clear, of which the bounds are made; also of what the last round leaves, which a step checks."""
         common, seen = self.common[0], []
         for number in range(1, rounds + 2):
-            there = pooled([batch for batch in self.plan(number) if batch is not None])
+            there = self._learned(number)
             seen.append(norms(common, NORM, there.outputs, there.labels))
             common = stepped(common, descent(common, NORM, there.outputs, there.labels).gradient, RATE)
         return seen
@@ -143,7 +150,7 @@ class Played:
     def clear(self, rounds: int) -> list[HeadGradient]:
         found = []
         for number in range(1, rounds + 1):
-            there = pooled([batch for batch in self.plan(number) if batch is not None])
+            there = self._learned(number)
             common = self.common[number - 1]
             gradient = descent(common, NORM, there.outputs, there.labels).gradient
             found.append(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tacit.models.adapters.configuration import AdapterConfiguration, LinearProbeConfiguration, ParallelConfiguration
-from tacit.models.adapters.federated import Features, OneBatch, Schedule, balanced_accuracy, federated, pooled
+from tacit.models.adapters.federated import Features, FullBatches, Schedule, balanced_accuracy, federated
 from tacit.models.adapters.parallel import (
     GELU,
     QUADRATIC_GELU,
@@ -78,9 +78,16 @@ def measured(one_thread_for_all: None) -> dict[str, list[float]]:
         for name, arm in ARMS.items():
             parameters = initial(arm.configuration, blocks=3, tokens=17, width=32, classes=5, seed=seed)
             # In one place a step sees as many images as in all clients together.
-            given, work = ([pooled(clients)], OneBatch(80)) if arm.centralised else (clients, OneBatch(16))
+            given, size = ([train_images], 80) if arm.centralised else (clients, 16)
             *_, last = federated(
-                parameters, norm, given, SCHEDULE, work, seed=seed, sampling=arm.sampling, activation=arm.activation
+                parameters,
+                norm,
+                given,
+                SCHEDULE,
+                FullBatches(size, 1),
+                seed=seed,
+                sampling=arm.sampling,
+                activation=arm.activation,
             )
             found[name].append(balanced_accuracy(last, norm, test_images, activation=arm.activation))
     for name, values in found.items():

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from tacit.models.adapters.configuration import LinearProbeConfiguration
 from tacit.models.adapters.federated import (
     Features,
-    OneBatch,
     OneEpoch,
     Order,
     Schedule,
     balanced_accuracy,
     federated,
-    pooled,
 )
 from tacit.models.adapters.gradients import descent, stepped
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, StochasticBlocks, each, initial
@@ -46,7 +44,7 @@ def close(one: AdapterParameters, other: AdapterParameters) -> bool:
 def test_a_round_of_one_batch_is_a_step_along_the_mean_gradient(
     parameters: AdapterParameters, norm: FinalNorm, clients: list[Features]
 ) -> None:
-    (found,) = federated(parameters, norm, clients, ONE, OneBatch(size=3), seed=1)
+    (found,) = federated(parameters, norm, clients, ONE, OneEpoch(size=3), seed=1)
     gradients = [descent(parameters, norm, client.outputs, client.labels).gradient for client in clients]
     mean = each(lambda first, second: (first + second) / 2, *gradients)
     assert close(found, stepped(parameters, mean, 0.01))
@@ -64,26 +62,24 @@ def test_a_round_of_one_epoch_is_a_step_for_every_batch(
 
 
 @given(images=st.integers(1, 50), size=st.integers(1, 20), seed=st.integers(0, 2**32))
-def test_batches_hold_every_image_once_or_as_many_as_asked_for(images: int, size: int, seed: int) -> None:
+def test_the_batches_of_an_epoch_hold_every_image_once(images: int, size: int, seed: int) -> None:
     epoch = list(OneEpoch(size=size).batches(images, np.random.default_rng(seed)))
     assert sorted(np.concatenate(epoch).tolist()) == list(range(images))
     assert all(len(order) == size for order in epoch[:-1])
-    (batch,) = OneBatch(size=size).batches(images, np.random.default_rng(seed))
-    assert batch.tolist() == epoch[0].tolist()
 
 
 def test_learning_rate_and_batches_are_by_default_those_of_the_paper() -> None:
     schedule = Schedule()
     rates = [schedule.rate(number) for number in range(1, schedule.rounds + 1)]
     assert rates == pytest.approx([1e-3] * 25 + [1e-4] * 15 + [1e-5] * 10, rel=1e-15)
-    assert OneBatch().size == OneEpoch().size == 16
+    assert OneEpoch().size == 16
 
 
 def test_a_round_takes_the_rate_of_its_number(
     parameters: AdapterParameters, norm: FinalNorm, clients: list[Features]
 ) -> None:
     still = Schedule(rounds=3, learning_rate=0.01, decay=0.0, decay_rounds=(1,))
-    first, second, third = federated(parameters, norm, clients, still, OneBatch(size=3), seed=1)
+    first, second, third = federated(parameters, norm, clients, still, OneEpoch(size=3), seed=1)
     assert not same(parameters, first)
     # The mean of two equal numbers is that number.
     assert same(first, second)
@@ -93,7 +89,7 @@ def test_a_round_takes_the_rate_of_its_number(
 def test_the_seed_decides_everything(parameters: AdapterParameters, norm: FinalNorm, clients: list[Features]) -> None:
     schedule = Schedule(rounds=3, learning_rate=0.01)
     first, again, other = (
-        list(federated(parameters, norm, clients, schedule, OneBatch(size=1), seed=seed)) for seed in (1, 1, 3)
+        list(federated(parameters, norm, clients, schedule, OneEpoch(size=1), seed=seed)) for seed in (1, 1, 3)
     )
     assert all(same(one, two) for one, two in zip(first, again, strict=True))
     assert not same(first[-1], other[-1])
@@ -143,12 +139,6 @@ def test_outputs_that_are_not_sampled_have_no_influence(
     assert same(found[-1], expected[-1])
 
 
-def test_pooled_images_are_those_of_all_clients(clients: list[Features], labels: torch.Tensor) -> None:
-    whole = pooled(clients)
-    assert torch.equal(whole.labels, labels[[2, 0, 1, 3]])
-    assert torch.equal(whole.part(np.array([1, 2, 3])).outputs, clients[1].outputs)
-
-
 def test_balanced_accuracy_is_the_mean_over_the_classes_that_occur() -> None:
     """The norm does not change which value of a class token is the largest, nor does a head that is the identity."""
     probe = initial(LinearProbeConfiguration(), blocks=1, tokens=1, width=4, classes=4, seed=0)
@@ -179,7 +169,7 @@ def test_clients_that_cannot_train_are_refused(
     change: Callable[[list[Features]], list[Features]],
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        next(federated(parameters, norm, change(clients), ONE, OneBatch(), seed=1))
+        next(federated(parameters, norm, change(clients), ONE, OneEpoch(), seed=1))
 
 
 def test_a_training_that_diverges_says_where(
@@ -187,7 +177,7 @@ def test_a_training_that_diverges_says_where(
 ) -> None:
     schedule = Schedule(rounds=9, learning_rate=1e9)
     with pytest.raises(FloatingPointError, match=r"round \d, client \d: .* take a smaller learning_rate"):
-        list(federated(parameters, norm, clients, schedule, OneBatch(), seed=1))
+        list(federated(parameters, norm, clients, schedule, OneEpoch(), seed=1))
 
 
 def test_no_accuracy_of_no_images(parameters: AdapterParameters, norm: FinalNorm, clients: list[Features]) -> None:

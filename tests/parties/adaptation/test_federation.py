@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tacit.models.adapters.configuration import AdapterConfiguration, ParallelConfiguration
-from tacit.models.adapters.federated import Features, OneBatch, Schedule, balanced_accuracy, federated
+from tacit.models.adapters.federated import Features, FullBatches, Schedule, balanced_accuracy, federated
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, each, initial
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import load
@@ -62,7 +62,7 @@ def on_shares(
     seed: int,
 ) -> tuple[AdapterParameters, int]:
     """As `federated` in the clear, with the same batches; and how many of them were refused."""
-    work, refused = OneBatch(sizes.images), 0
+    work, refused = FullBatches(sizes.images, 1), 0
     for number in range(1, schedule.rounds + 1):
         added = []
         for index, owner in enumerate(owners):
@@ -83,7 +83,7 @@ def both(
     first = initial(configuration, blocks=3, tokens=17, width=32, classes=5, seed=seed)
     first = each(torch.Tensor.double, first)
     schedule = Schedule(rounds=rounds, learning_rate=0.1, decay_rounds=())
-    clear = list(federated(first, NORM, owners, schedule, OneBatch(BATCH), seed=seed))
+    clear = list(federated(first, NORM, owners, schedule, FullBatches(BATCH, 1), seed=seed))
     seen = [
         norms(parameters, NORM, owner.outputs, owner.labels)
         for owner in owners

@@ -15,13 +15,14 @@ from tacit.models.adapters.parallel import block_outputs
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.transformer import STOCK, FriendlyTransformer, convert
 from tacit.models.networks import build
+from tacit.simulate.adaptation.clear import drawn_batches
 from tacit.simulate.adaptation_audit.copies import centred
 from tacit.simulate.experiments.adaptation_images import DataPart
 from tacit.simulate.experiments.engine import prepare, run_study
 from tacit.simulate.experiments.measures import Request
 from tacit.simulate.experiments.results import Run, StudyRow
 from tacit.simulate.experiments.tastan_reveal import STUDY, RevealedOutputs
-from tacit.simulate.experiments.tastan_reveal_runs import batches_of, copies, revealed_passes
+from tacit.simulate.experiments.tastan_reveal_runs import copies, revealed_passes
 from tacit.simulate.experiments.tastan_reveal_settings import (
     ACCURACY,
     AGREEMENT,
@@ -123,7 +124,7 @@ def test_one_block_alone_is_no_pair(victim, outputs: torch.Tensor) -> None:
 def test_batches_are_those_of_every_round() -> None:
     base = SMALL.experiment
     experiment = msgspec.structs.replace(base, adaptation=msgspec.structs.replace(base.adaptation, batches=2))
-    found = batches_of(experiment, 40, seed=4, owner=1)
+    found = drawn_batches(experiment, 40, seed=4, owner=1)
     assert len(found) == experiment.federation.rounds * experiment.adaptation.batches
     first = np.random.default_rng([4, 1, 1]).permutation(40)
     assert np.array_equal(found[0], first[:16])
