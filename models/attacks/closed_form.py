@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from torch.nn.functional import fold
 
 PROJECTION = "patch_embed.proj.weight"
 POSITIONS = "pos_embed"
@@ -81,10 +82,8 @@ class PatchEmbedding:
 
     def image(self, patches: torch.Tensor) -> torch.Tensor:
         """Assemble [N, C P P] into one image [1, C, S, S]."""
-        tiles = patches.reshape(*self.grid, *self.shape)  # [rows, columns, C, P, P]
-        channels, height, width = self.shape
-        image = tiles.permute(2, 0, 3, 1, 4).reshape(1, channels, self.grid[0] * height, self.grid[1] * width)
-        return image.contiguous()
+        (rows, columns), (_, height, width) = self.grid, self.shape
+        return fold(patches.T[None], (rows * height, columns * width), (height, width), stride=(height, width))
 
 
 def taken(gradients: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:

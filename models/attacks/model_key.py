@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
+from torch.nn.functional import fold
 
 from tacit.models.layout import Layout
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING, ModelKey
@@ -112,7 +113,5 @@ def with_key(key: ModelKey, gradients: Tensors, image_size: int) -> torch.Tensor
 
 def _assembled(pixels: torch.Tensor, kernel: torch.Size) -> torch.Tensor:
     """Assemble patches [N, C P P], in their order, into one image."""
-    side = math.isqrt(len(pixels))
-    _, channels, height, width = kernel
-    grid = pixels.float().reshape(side, side, channels, height, width)
-    return grid.permute(2, 0, 3, 1, 4).reshape(1, channels, side * height, side * width)
+    size = math.isqrt(len(pixels)) * kernel[-1]
+    return fold(pixels.float().T[None], (size, size), kernel[2:], stride=kernel[2:])

@@ -23,7 +23,7 @@ from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, unfold
 
 from tacit.models.friendly.polynomials import (
     Gauge,
@@ -316,7 +316,7 @@ class FriendlyTransformer(nn.Module):
 
         The owner computes it before sharing. ValueError for another size, or a pixel that is not finite.
         """
-        batch, channels, height, width = images.shape
+        batch, _, height, width = images.shape
         edge, wanted = self.patch_size, self.size[0] - self.prefix
         if height % edge or width % edge or (height // edge) * (width // edge) != wanted:
             raise ValueError(
@@ -325,8 +325,7 @@ class FriendlyTransformer(nn.Module):
             )
         if not bool(images.isfinite().all()):
             raise ValueError("an image holds a pixel that is not finite")
-        grid = images.reshape(batch, channels, height // edge, edge, width // edge, edge)
-        rows = grid.permute(0, 2, 4, 1, 3, 5).reshape(batch, wanted, channels * edge * edge)
+        rows = unfold(images, edge, stride=edge).transpose(1, 2)
         return torch.cat([rows.new_zeros(batch, self.prefix, rows.shape[-1]), rows], dim=1)
 
     @property
