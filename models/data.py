@@ -38,6 +38,7 @@ from tacit.models.datasets import (
     torchvision_sets,
 )
 from tacit.models.datasets.samples import Images, Indices, Samples, Source
+from tacit.models.moments import moments
 
 _BLOCK: Final = 1024
 
@@ -220,19 +221,9 @@ def _renamed(source: Source, classes: tuple[str, ...]) -> Source:
 
 
 def statistics(images: Images, *, image_size: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of the pixels of every channel, as fractions of 255, from their histogram."""
-    indices = images.representative()
-    histogram = np.zeros((images.channels, 256), dtype=np.int64)
-    for start in range(0, len(indices), _BLOCK):
-        pixels = images.pixels(indices[start : start + _BLOCK], size=image_size)
-        for channel, counts in enumerate(histogram):
-            counts += np.bincount(pixels[..., channel].reshape(-1), minlength=256)
-    levels = np.arange(256)
-    shares = histogram / histogram.sum(axis=1, keepdims=True)
-    mean = shares @ levels
-    deviation = np.sqrt((shares * (levels - mean[:, np.newaxis]) ** 2).sum(axis=1))
-    deviation[deviation == 0.0] = 1.0  # a constant channel becomes zero everywhere
-    return tuple((mean / 255).tolist()), tuple((deviation / 255).tolist())
+    """Return mean and standard deviation of the pixels of every channel, as fractions of 255."""
+    found = moments(images, channels=images.channels, image_size=image_size, indices=images.representative())
+    return found.normalisation()
 
 
 def split(images: torch.Tensor, part: float, run: bytes) -> tuple[torch.Tensor, torch.Tensor]:
