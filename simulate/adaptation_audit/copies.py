@@ -14,18 +14,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
 from torch import nn
 
-from tacit.models.adapters.federated import FullBatches, Order
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, block_outputs, logits
+from tacit.models.adapters.federated import Order
+from tacit.models.adapters.parallel import AdapterParameters, block_outputs, logits
 from tacit.models.extraction import copied_block, matched_outputs
 from tacit.models.training import seeded
 from tacit.parties.adaptation import standing
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.inference.stages import input_share
 from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.simulate.adaptation.clear import drawn_batches, head_norm
 from tacit.simulate.adaptation.plan import Folder, owner_names, read_learning
 from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled, setting
 from tacit.simulate.audit.scores import CANDIDATES, Pixels
@@ -45,6 +45,17 @@ class RevealedRows:
 
 RevealedPass = Mapping[int, RevealedRows]
 """Keyed by the number of the block, ascending; the last block is always there."""
+
+
+def aligned(revealed: RevealedPass) -> RevealedPass:
+    """Match all outputs of a pass to those of its last block; return them in its order."""
+    *others, last = sorted(revealed)
+    found = {last: revealed[last]}
+    for block in reversed(others):
+        each = revealed[block]
+        order = matched_outputs(each.rows, found[min(found)].rows)
+        found[block] = RevealedRows(rows=each.rows[order], images=each.images[order])
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,17 +131,13 @@ class _NamedRows:
             self.right += len(each.rows)
 
     def match(self, revealed: RevealedPass) -> None:
-        *others, last = sorted(revealed)
-        names = [self._name(row) for row in revealed[last].rows]
-        self.rows.setdefault(last, {}).update(zip(names, revealed[last].rows, strict=True))
-        rows = revealed[last].rows
-        for block in reversed(others):
-            order = matched_outputs(revealed[block].rows, rows)
-            # In the order of the last block from here on.
-            rows = revealed[block].rows[order]
-            self.rows.setdefault(block, {}).update(zip(names, rows, strict=True))
-            self.matched += len(rows)
-            self.right += int((revealed[block].images[order] == revealed[last].images).sum())
+        (last, identified), *others = aligned(revealed).items()
+        names = [self._name(row) for row in identified.rows]
+        self.rows.setdefault(last, {}).update(zip(names, identified.rows, strict=True))
+        for block, each in others:
+            self.rows.setdefault(block, {}).update(zip(names, each.rows, strict=True))
+            self.matched += len(names)
+            self.right += int((each.images == identified.images).sum())
 
     def _name(self, row: torch.Tensor) -> int:
         if self._last:
@@ -154,6 +161,11 @@ class ReceivedPass:
     labels: torch.Tensor = field(repr=False)
     """Labels received with the last block's output, int64 [B] in the order of that."""
 
+    @property
+    def true(self) -> torch.Tensor:
+        """Return the true image of each row of the last block, int64 [B]."""
+        return self.rows[max(self.rows)].images
+
 
 @dataclass(frozen=True)
 class AuditedAdaptation:
@@ -176,13 +188,8 @@ class AuditedAdaptation:
 
     def batches(self, owner: str) -> list[Order]:
         """Return the numbers of its images in every pass of a run in which no batch was repeated."""
-        own, images = self.experiment.adaptation, len(self.images_of(owner).labels)
-        work = FullBatches(own.batch, own.batches)
-        return [
-            batch
-            for round in range(1, self.experiment.federation.rounds + 1)
-            for batch in work.batches(images, np.random.default_rng([self.seed, round, self._number(owner)]))
-        ]
+        images = len(self.images_of(owner).labels)
+        return drawn_batches(self.experiment, images, seed=self.seed, owner=self._number(owner))
 
     def received(self, recordings: Path, owner: str) -> Iterator[ReceivedPass]:
         """Read its received outputs, pass by pass. The true image of each row is the one of its images whose output in
@@ -208,10 +215,8 @@ class AuditedAdaptation:
         return centred(block_outputs(self.setting.served.transformer, self.setting.test.images))
 
     def answers(self, outputs: torch.Tensor) -> torch.Tensor:
-        ones = torch.ones(self.learning.public.sizes.width, dtype=torch.float64)
-        norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=self.learning.epsilon)
         with torch.no_grad():
-            return logits(self.parameters, norm, outputs.double()).argmax(-1)
+            return logits(self.parameters, head_norm(self.learning), outputs.double()).argmax(-1)
 
     def pixels(self, images: torch.Tensor) -> list[Pixels]:
         """Return images with pixels from 0 to 1, the darkest and the brightest value of the test images."""

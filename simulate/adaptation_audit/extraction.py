@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 import torch
@@ -27,7 +27,7 @@ from tacit.models.extraction import matched_images, matched_outputs
 from tacit.models.networks import build
 from tacit.protocol.inference.schedule import Sizes
 from tacit.simulate.adaptation.setting import Labelled
-from tacit.simulate.adaptation_audit.copies import AuditedAdaptation, ReceivedPass, centred, copied_blocks
+from tacit.simulate.adaptation_audit.copies import AuditedAdaptation, ReceivedPass, aligned, centred, copied_blocks
 from tacit.simulate.audit.results import NOT_ATTACKED, ModelAttackResult, ModelMetrics
 from tacit.simulate.audit.scores import mean_interval
 
@@ -38,6 +38,8 @@ AGAIN: Final = 5
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """A loss of numbers of images [B], outputs of the student's blocks [L, B, T, D] and its logits [B, C]."""
+
+Matcher = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class MatchedRows:
@@ -50,7 +52,7 @@ class MatchedRows:
         if not passes:
             raise ValueError("no output of a block was revealed")
         self._own, self._in_order = own, in_order
-        self._batches = [_Batch.of(each) for each in passes]
+        self._batches = [replace(each, rows=aligned(each.rows)) for each in passes]
         self.rows: dict[int, dict[int, torch.Tensor]] = {}
         """Keyed by block and by the number of the image, float32 [T, D]."""
         self.accuracy = 0.0
@@ -64,26 +66,23 @@ class MatchedRows:
         blocks, outputs = sorted(self.rows), centred(block_outputs(student, self._own.images))
         found = []
         for batch in self._batches:
-            rows, ours = (
-                torch.cat([part[block] for block in blocks if block in batch.rows], 1)
-                for part in (batch.rows, {block: outputs[block, batch.own] for block in blocks})
-            )
-            found.append(self._matched(batch, partial(_by_outputs, ours, rows)))
+            chosen = [block for block in blocks if block in batch.rows]
+            ours = torch.cat([outputs[block, batch.own] for block in chosen], 1)
+            rows = torch.cat([batch.rows[block].rows for block in chosen], 1)
+            found.append(self._matched(batch, ours, rows, matched_outputs))
         self._give(found)
 
-    def _by_pixels(self, batch: _Batch) -> torch.Tensor:
+    def _by_pixels(self, batch: ReceivedPass) -> torch.Tensor:
         if self._in_order:
             return batch.true
-        rows = batch.rows[min(batch.rows)].double()
-        return self._matched(batch, lambda own, at: matched_images(batch.patches[own], rows[at]))
+        return self._matched(batch, batch.patches, batch.rows[min(batch.rows)].rows.double(), matched_images)
 
-    def _matched(self, batch: _Batch, order: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Return numbers of images for the rows of a batch, class by class; order: matches places of images to places
-        of rows."""
+    def _matched(self, batch: ReceivedPass, ours: torch.Tensor, rows: torch.Tensor, match: Matcher) -> torch.Tensor:
+        """Match rows of a batch to what the data owner has of its images, class by class; return their numbers."""
         labels, found = self._own.labels[batch.own], torch.empty_like(batch.own)
         for label in sorted(set(batch.labels.tolist())):
             own, at = (each.eq(label).nonzero()[:, 0] for each in (labels, batch.labels))
-            found[at] = batch.own[own[order(own, at)]]
+            found[at] = batch.own[own[match(ours[own], rows[at])]]
         return found
 
     def _give(self, found: Sequence[torch.Tensor]) -> None:
@@ -91,32 +90,9 @@ class MatchedRows:
         right = 0
         for batch, images in zip(self._batches, found, strict=True):
             right += int((images == batch.true).sum())
-            for block, rows in batch.rows.items():
-                self.rows.setdefault(block, {}).update(zip(images.tolist(), rows, strict=True))
+            for block, revealed in batch.rows.items():
+                self.rows.setdefault(block, {}).update(zip(images.tolist(), revealed.rows, strict=True))
         self.accuracy = right / sum(len(batch.own) for batch in self._batches)
-
-
-def _by_outputs(ours: torch.Tensor, rows: torch.Tensor, own: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    return matched_outputs(ours[own], rows[at])
-
-
-@dataclass(frozen=True)
-class _Batch:
-    rows: dict[int, torch.Tensor] = field(repr=False)
-    labels: torch.Tensor = field(repr=False)
-    own: torch.Tensor = field(repr=False)
-    patches: torch.Tensor = field(repr=False)
-    true: torch.Tensor = field(repr=False)
-    """The true image of each row."""
-
-    @classmethod
-    def of(cls, received: ReceivedPass) -> _Batch:
-        last = max(received.rows)
-        rows = {last: received.rows[last].rows}
-        for block in sorted(received.rows, reverse=True)[1:]:
-            each = received.rows[block].rows
-            rows[block] = each[matched_outputs(each, rows[min(rows)])]
-        return cls(rows, received.labels, received.own, received.patches, received.rows[last].images)
 
 
 def imitation(
@@ -171,8 +147,7 @@ def by_labels(own: Labelled) -> Loss:
 
 def by_adapters(own: Labelled, parameters: AdapterParameters, epsilon: float) -> Loss:
     single = each(lambda tensor: tensor.float(), parameters)
-    ones = torch.ones(single.head_weight.shape[1])
-    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=epsilon)
+    norm = FinalNorm.plain(single.head_weight.shape[1], epsilon, torch.float32)
     return lambda chosen, outputs, answers: cross_entropy(logits(single, norm, centred(outputs)), own.labels[chosen])
 
 

@@ -28,6 +28,7 @@ from tacit.models.attacks.closed_form import (
     whole,
 )
 from tacit.models.attacks.model_key import KnownPlaintext, gram, most_like, with_key
+from tacit.models.model_encryption import ModelKey
 from tacit.parties.runs.experiment import Experiment
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.audit.results import (
@@ -71,7 +72,7 @@ class Attack:
     """One attack.
 
     source: its origin. run: returns images [n, C, S, S], normalised; an attack that only re-identifies images returns
-    the choice; ValueError, with the reason, if it cannot be used. against: whether it attacks the protections of an
+    the choice; raises as `on`. against: whether it attacks the protections of an
     experiment, and target the key that gives it one. needs: further required settings. of_embeddings: whether it reads
     the gradients of patch and position embedding. with_keys: whether it needs a member's key of the model.
     of_differences: whether it attacks the difference of two sums, which no other does. pools: whether it also attacks
@@ -90,6 +91,12 @@ class Attack:
     of_differences: bool = False
     pools: bool = False
 
+    def on(self, given: AttackInput, budget: Budget) -> torch.Tensor | Pick:
+        """Run it. ValueError, with the reason, if it cannot be used."""
+        if given.shape[0] != 1:
+            raise ValueError(f"it is for one image, and the gradient is of {given.shape[0]}")
+        return self.run(given, budget)
+
     def suits(self, view: UpdateView) -> bool:
         """Whether it uses all of the view: an attack on the server's view alone is not repeated with a member."""
         if self.of_differences or view.kind == DIFFERENCE:
@@ -98,12 +105,10 @@ class Attack:
 
 
 def _closed_form(given: AttackInput, budget: Budget) -> torch.Tensor:
-    _check_single(given)
     return closed_form.image_of(given.model, given.gradients).image
 
 
 def _alternating(given: AttackInput, budget: Budget) -> torch.Tensor:
-    _check_single(given)
     embedding = PatchEmbedding.of(given.model)
     rounds = [
         binary.MaskedGradients(
@@ -116,14 +121,12 @@ def _alternating(given: AttackInput, budget: Budget) -> torch.Tensor:
 
 
 def _known_plaintext(given: AttackInput, budget: Budget) -> torch.Tensor:
-    _check_single(given)
     if given.plain is None:
         raise ValueError("the server knows no model in the clear that this key encrypts")
     return KnownPlaintext.of(given.plain, given.first).image(_of_embeddings(given), given.shape[-1])
 
 
 def _gram(given: AttackInput, budget: Budget) -> Pick:
-    _check_single(given)
     products, (height, width) = gram(_of_embeddings(given), given.shape[-1]), given.gradients[PROJECTION].shape[-2:]
 
     def pick(candidates: torch.Tensor) -> int:
@@ -134,33 +137,28 @@ def _gram(given: AttackInput, budget: Budget) -> Pick:
 
 
 def _insider(given: AttackInput, budget: Budget) -> torch.Tensor:
-    _check_single(given)
-    if given.key is None:
-        return _without_key(given)
-    return with_key(given.key, _of_embeddings(given), given.shape[-1])
+    return _decrypted(given, given.key, budget)
 
 
 def _former_key(given: AttackInput, budget: Budget) -> torch.Tensor:
-    _check_single(given)
-    if given.former is None:
-        return _without_key(given)
-    return with_key(given.former.key, _of_embeddings(given), given.shape[-1])
+    return _decrypted(given, None if given.former is None else given.former.key, budget)
+
+
+def _decrypted(given: AttackInput, key: ModelKey | None, budget: Budget) -> torch.Tensor:
+    if key is not None:
+        return with_key(key, _of_embeddings(given), given.shape[-1])
+    if given.encrypted:
+        raise ValueError("none of these parties has such a key in this round")
+    return _closed_form(given, budget)
 
 
 def _removed_member(given: AttackInput, budget: Budget) -> torch.Tensor:
-    _check_single(given)
     if given.former is None:
-        return _without_key(given)
+        return _decrypted(given, None, budget)
     layout = given.former.key.layout
     plain, after = layout.split(given.former.key.decrypt(given.former.before)), layout.split(given.former.after)
     known = KnownPlaintext.of(*({name: torch.from_numpy(of[name]) for name in _EMBEDDINGS} for of in (plain, after)))
     return known.image(_of_embeddings(given), given.shape[-1])
-
-
-def _without_key(given: AttackInput) -> torch.Tensor:
-    if given.encrypted:
-        raise ValueError("none of these parties has such a key in this round")
-    return closed_form.image_of(given.model, given.gradients).image
 
 
 def _of_embeddings(given: AttackInput) -> Mapping[str, torch.Tensor]:
@@ -171,12 +169,10 @@ def _of_embeddings(given: AttackInput) -> Mapping[str, torch.Tensor]:
 
 
 def _april(given: AttackInput, budget: Budget) -> torch.Tensor:
-    _check_single(given)
     return april.image_of(given.model, given.gradients).image
 
 
 def _april_search(given: AttackInput, budget: Budget) -> torch.Tensor:
-    _check_single(given)
     label = torch.tensor([label_of(given.model, given.gradients)])
     return april.matched_images(
         given.model.double(),
@@ -189,7 +185,6 @@ def _april_search(given: AttackInput, budget: Budget) -> torch.Tensor:
 
 
 def _deep_leakage(given: AttackInput, budget: Budget) -> torch.Tensor:
-    _check_single(given)
     settings = inversion.DeepLeakageSettings(iterations=300 if budget.full else 60)
     generator = torch.Generator().manual_seed(budget.seed)
     return inversion.deep_leakage(
@@ -198,7 +193,6 @@ def _deep_leakage(given: AttackInput, budget: Budget) -> torch.Tensor:
 
 
 def _inverting_gradients(given: AttackInput, budget: Budget) -> torch.Tensor:
-    _check_single(given)
     settings = inversion.InvertingGradientsSettings(
         mean=given.mean,
         std=given.std,
@@ -339,11 +333,6 @@ def usual(model: str) -> tuple[str, ...]:
         return ("inverting-gradients",)
     keys = "known-plaintext", "gram", "insider", "former-key", "removed-member"
     return CLOSED_FORM, "masked-closed-form", *keys, SUBTRACTION, "april"
-
-
-def _check_single(given: AttackInput) -> None:
-    if given.shape[0] != 1:
-        raise ValueError(f"it is for one image, and the gradient is of {given.shape[0]}")
 
 
 def _labels(given: AttackInput) -> torch.Tensor:

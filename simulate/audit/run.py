@@ -212,7 +212,7 @@ def _attacked(
         given = subject.attack_input(view)
         began = time.perf_counter()
         try:
-            found = attack.run(given, plan.budget)
+            found = attack.on(given, plan.budget)
         except ValueError as error:
             reason = str(error)
             found = torch.zeros(0)

@@ -53,9 +53,10 @@ class Sealed:
 
     first: Flat | None = field(repr=False)
     """The first model of the run under the key of this round; None if it was renewed since."""
-    key: ModelKey | None = field(repr=False)
+    key: ModelKey | None = field(default=None, repr=False)
     """The round's key, if a member is among the adversary's parties."""
-    former: FormerKey | None = field(repr=False)
+    former: FormerKey | None = field(default=None, repr=False)
+    """Former key of a member removed at the latest renewal; None before that."""
 
 
 class Renewals:
@@ -67,7 +68,7 @@ class Renewals:
         this round; given: whether a member sent it."""
         last = self._last
         if last is None:
-            last = Sealed(first=model, key=key, former=None)
+            last = Sealed(first=model, key=key)
         elif given:
             former = None if last.key is None else FormerKey(key=last.key, before=before, after=model)
             last = Sealed(first=None, key=key, former=former)
@@ -112,7 +113,7 @@ DIFFERENCE: Final = "difference of two sums"
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdateView:
+class UpdateView(Sealed):
     """An adversary's view of the mean of some clients' contributions to a round."""
 
     round: int
@@ -120,16 +121,10 @@ class UpdateView:
     clients: tuple[str, ...]
     """The clients whose images are attacked."""
     model: Flat = field(repr=False)
-    first: Flat | None = field(repr=False)
-    """The first model of the run, as the adversary has it: encrypted, if it is; None if the key was renewed since."""
     mean: npt.NDArray[np.float64] = field(repr=False)
     """float64 [D]; 0 without a contributor."""
     known: npt.NDArray[np.bool_] = field(repr=False)
     """Coordinates with a contributor: bool [D]."""
-    key: ModelKey | None = field(default=None, repr=False)
-    """The round's key, if one of the adversary's parties is a member."""
-    former: FormerKey | None = field(default=None, repr=False)
-    """Former key of a member removed at the latest renewal; None before that."""
     others: tuple[UpdateView, ...] = field(default=(), repr=False)
     """Other rounds in which the same clients trained on the same images, if all are attacked as one."""
 
@@ -210,9 +205,7 @@ def _server(
                 model=model,
                 mean=mean,
                 known=known,
-                first=sealed.first,
-                key=sealed.key,
-                former=sealed.former,
+                **vars(sealed),
             )
 
         if configuration.secure:
