@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from tacit.models.attacks.closed_form import label_of
-from tacit.models.attacks.inversion import DeepLeakageSettings, RoundGradients, deep_leakage
+from tacit.models.attacks.inversion import RoundGradients, deep_leakage
 from tacit.models.configuration import DataConfiguration
 from tacit.models.data import Dataset, load
 from tacit.models.layers import layers
@@ -29,7 +29,7 @@ from tacit.models.networks import LeNet
 from tacit.simulate.audit.scores import Pixels, image_metrics, score
 
 SIZE = 16
-SETTINGS = DeepLeakageSettings(iterations=60)
+ITERATIONS = 60
 CANDIDATES = 99
 """Images that the true one is picked from beside itself."""
 
@@ -74,10 +74,10 @@ def attack(model: LeNet, arm: Arm, x: torch.Tensor, y: torch.Tensor, seed: int) 
     found = deep_leakage(
         [RoundGradients(model=model, gradients=sent, absent=arm.absent)],
         (1, *x.shape[1:]),
-        SETTINGS,
+        iterations=ITERATIONS,
         generator=torch.Generator().manual_seed(seed),
         labels=labels,
-        progress=lambda restart, iteration, cost: costs.append(cost),
+        progress=costs.append,
     )
     return found.images
 

@@ -23,14 +23,19 @@ from torch.nn.functional import cross_entropy
 
 Gradients = Mapping[str, torch.Tensor]
 """Keyed by parameter name."""
-Progress = Callable[[int, int, float], None]
-"""Receives the restart and the iteration, both from 0, and the cost."""
+Progress = Callable[[float], None]
+"""Receives the cost after every iteration."""
 
 STEPS_OF_A_SEARCH: Final = 20
 """L-BFGS steps in one iteration of `deep_leakage`, as in its authors' code."""
+ENOUGH: Final = 1e-9
+"""Cost, the squared distance relative to the squared length of the gradients, at which that search ends."""
 DECAYS: Final = (3 / 8, 5 / 8, 7 / 8)
 """Fractions of all iterations after which Adam's steps shrink by DECAY."""
 DECAY: Final = 0.1
+STEP: Final = 0.1
+TOTAL_VARIATION: Final = 1e-4
+"""Its weight beside the cosine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,26 +46,6 @@ class RoundGradients:
     gradients: Gradients
     absent: Literal["left out", "zeros"] = "left out"
     """Treatment of missing tensors."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeepLeakageSettings:
-    iterations: int = 300
-    restarts: int = 1
-    enough: float = 1e-9
-    """Cost, the squared distance relative to the squared length of the gradients, at which the search ends."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InvertingGradientsSettings:
-    """`mean` and `std` of the channels, which normalised pixels between 0 and 1, define the box."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    iterations: int = 24_000
-    restarts: int = 3
-    step: float = 0.1
-    tv: float = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +61,11 @@ class Recovered:
 def deep_leakage(
     observed: Sequence[RoundGradients],
     shape: tuple[int, int, int, int],
-    settings: DeepLeakageSettings,
     *,
+    iterations: int,
     generator: torch.Generator,
     labels: torch.Tensor | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda cost: None,
 ) -> Recovered:
     """Return images of this shape [n, C, S, S]; labels int64 [n], None: searched too. The generator is that of the CPU.
 
@@ -88,86 +73,80 @@ def deep_leakage(
     """
     matching = _Matching(observed, torch.float64)
     length = sum(given.square().sum() for given in matching.given)
-    best: Recovered | None = None
-    for restart in range(settings.restarts):
-        x = matching.start(shape, generator)
+    x = matching.start(shape, generator)
+    if labels is None:
         with torch.no_grad():
             classes = matching.models[0](x).shape[1]
-        if labels is None:
-            target = matching.start((shape[0], classes), generator)
-            sought = [x, target]
-        else:
-            target = labels.to(x.device)
-            sought = [x]
-        search = torch.optim.LBFGS(
-            sought,
-            max_iter=STEPS_OF_A_SEARCH,
-            history_size=100,
-            tolerance_grad=0.0,
-            tolerance_change=0.0,
-            line_search_fn="strong_wolfe",
-        )
+        target = matching.start((shape[0], classes), generator)
+    else:
+        target = labels.to(x.device)
+    search = torch.optim.LBFGS(
+        [x] if labels is not None else [x, target],
+        max_iter=STEPS_OF_A_SEARCH,
+        history_size=100,
+        tolerance_grad=0.0,
+        tolerance_change=0.0,
+        line_search_fn="strong_wolfe",
+    )
 
-        def cost(x: torch.Tensor = x, target: torch.Tensor = target) -> torch.Tensor:
-            found = matching.found(x, target if labels is not None else target.softmax(dim=1))
-            distance = sum((one - other).square().sum() for one, other in zip(found, matching.given, strict=True))
-            return torch.as_tensor(distance / length)
+    def cost() -> torch.Tensor:
+        found = matching.found(x, target if labels is not None else target.softmax(dim=1))
+        distance = sum((one - other).square().sum() for one, other in zip(found, matching.given, strict=True))
+        return torch.as_tensor(distance / length)
 
-        def closure(search: torch.optim.LBFGS = search, cost: Callable[[], torch.Tensor] = cost) -> torch.Tensor:
-            search.zero_grad()
-            value = cost()
-            value.backward()  # type: ignore[no-untyped-call]
-            return value
+    def closure() -> torch.Tensor:
+        search.zero_grad()
+        value = cost()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
 
-        for iteration in range(settings.iterations):
-            search.step(closure)  # type: ignore[no-untyped-call]
-            value = cost().item()
-            if progress is not None:
-                progress(restart, iteration, value)
-            if not math.isfinite(value) or value <= settings.enough:
-                break
-        if best is None or value < best.cost:
-            final = target if labels is not None else target.argmax(dim=1)
-            best = Recovered(images=x.detach().float(), labels=final.detach(), cost=value)
-        if value <= settings.enough:
+    value = math.inf
+    for _ in range(iterations):
+        search.step(closure)  # type: ignore[no-untyped-call]
+        value = cost().item()
+        progress(value)
+        if not math.isfinite(value) or value <= ENOUGH:
             break
-    assert best is not None
-    return best
+    final = target if labels is not None else target.argmax(dim=1)
+    return Recovered(images=x.detach().float(), labels=final.detach(), cost=value)
 
 
 def inverting_gradients(
     observed: Sequence[RoundGradients],
     shape: tuple[int, int, int, int],
-    settings: InvertingGradientsSettings,
     *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    iterations: int,
+    restarts: int,
     labels: torch.Tensor,
     generator: torch.Generator,
-    progress: Progress | None = None,
+    progress: Progress = lambda cost: None,
 ) -> Recovered:
     """Return images of this shape [n, C, S, S], with labels int64 [n]. The generator is that of the CPU.
 
-    ValueError for gradients that do not fit a model.
+    mean, std: of the channels, which normalised pixels from 0 to 1, and so limit the search. ValueError for gradients
+    that do not fit a model.
     """
     matching = _Matching(observed, torch.float32)
     labels = labels.to(matching.given[0].device)
-    mean, std = (torch.tensor(values, device=labels.device)[:, None, None] for values in (settings.mean, settings.std))
-    least, most = -mean / std, (1 - mean) / std
+    offset, factor = (torch.tensor(values, device=labels.device)[:, None, None] for values in (mean, std))
+    least, most = -offset / factor, (1 - offset) / factor
     best: Recovered | None = None
-    for restart in range(settings.restarts):
+    for _ in range(restarts):
         x = matching.start(shape, generator)
-        adam = torch.optim.Adam([x], lr=settings.step)
-        decays = [int(part * settings.iterations) for part in DECAYS]
+        adam = torch.optim.Adam([x], lr=STEP)
+        decays = [int(part * iterations) for part in DECAYS]
         schedule = torch.optim.lr_scheduler.MultiStepLR(adam, decays, gamma=DECAY)
-        for iteration in range(settings.iterations):
+        for _iteration in range(iterations):
             cost = matching.angle(x, labels)
-            (derivative,) = torch.autograd.grad(cost + settings.tv * total_variation(x), [x])
+            (derivative,) = torch.autograd.grad(cost + TOTAL_VARIATION * total_variation(x), [x])
             x.grad = derivative.sign()
             adam.step()
             schedule.step()
             with torch.no_grad():
                 x.copy_(torch.clamp(x, least, most))
-            if progress is not None:
-                progress(restart, iteration, cost.item())
+            progress(cost.item())
         value = matching.angle(x, labels).item()
         if best is None or value < best.cost:
             best = Recovered(images=x.detach().clone(), labels=labels, cost=value)

@@ -185,23 +185,22 @@ def _april_search(given: AttackInput, budget: Budget) -> torch.Tensor:
 
 
 def _deep_leakage(given: AttackInput, budget: Budget) -> torch.Tensor:
-    settings = inversion.DeepLeakageSettings(iterations=300 if budget.full else 60)
-    generator = torch.Generator().manual_seed(budget.seed)
+    iterations, generator = 300 if budget.full else 60, torch.Generator().manual_seed(budget.seed)
     return inversion.deep_leakage(
-        _rounds(given), given.shape, settings, generator=generator, labels=_labels(given)
+        _rounds(given), given.shape, iterations=iterations, generator=generator, labels=_labels(given)
     ).images
 
 
 def _inverting_gradients(given: AttackInput, budget: Budget) -> torch.Tensor:
-    settings = inversion.InvertingGradientsSettings(
+    return inversion.inverting_gradients(
+        _rounds(given),
+        given.shape,
         mean=given.mean,
         std=given.std,
         iterations=24_000 if budget.full else 1000,
         restarts=3 if budget.full else 1,
-    )
-    generator = torch.Generator().manual_seed(budget.seed)
-    return inversion.inverting_gradients(
-        _rounds(given), given.shape, settings, labels=_labels(given), generator=generator
+        labels=_labels(given),
+        generator=torch.Generator().manual_seed(budget.seed),
     ).images
 
 

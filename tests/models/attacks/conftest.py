@@ -16,7 +16,7 @@ from tacit.models.configuration import DataConfiguration
 from tacit.models.data import Dataset, load
 from tacit.models.layout import Layout
 from tacit.models.training import gradient
-from tacit.secagg.packing import Packing, WeightForm
+from tacit.simulate.audit.limits import opened_alone
 
 Gradients = dict[str, torch.Tensor]
 MEAN, STD = 0.5, 0.25
@@ -63,7 +63,9 @@ def sent() -> Callable[..., Gradients]:
 
     def compute(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Gradients:
         flat, _ = gradient(model, x, y, batch_size=len(x), device=torch.device("cpu"))
-        return {name: torch.from_numpy(part) for name, part in Layout.of(model).split(flat).items()}
+        return {
+            name: torch.from_numpy(part) for name, part in Layout.summed(model, buffers="fixed").split(flat).items()
+        }
 
     return compute
 
@@ -86,18 +88,8 @@ def decoded() -> Callable[..., Gradients]:
 
     def send(tensors: Mapping[str, torch.Tensor], clip: float, bits: int) -> Gradients:
         sizes = tuple(tensor.numel() for tensor in tensors.values())
-        packing = Packing(
-            clients=1,
-            clip=clip,
-            value_bits=bits,
-            max_weight=1,
-            form=WeightForm.SCALAR,
-            tensor_sizes=sizes,
-            metrics=(),
-        )
         flat = np.concatenate([tensor.numpy().ravel() for tensor in tensors.values()])
-        words = packing.encode(flat, 1, {}, np.random.default_rng(1)).words
-        parts = torch.from_numpy(packing.decode(words, contributors=1).values).split(sizes)
+        parts = torch.from_numpy(opened_alone(flat, sizes, clip=clip, bits=bits)).split(sizes)
         return {name: part.view_as(tensors[name]) for name, part in zip(tensors, parts, strict=True)}
 
     return send
@@ -122,17 +114,5 @@ def photograph() -> Callable[[int], torch.Tensor]:
     def make(size: int) -> torch.Tensor:
         pixels = torch.tensor(load_sample_image("china.jpg")).permute(2, 0, 1)[None, :, 13:413, 120:520] / 255
         return (interpolate(pixels, size=(size, size), mode="area") - MEAN) / STD
-
-    return make
-
-
-@pytest.fixture
-def gradients_of() -> Callable[[nn.Module, torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]:
-    """The float32 gradients of a model in evaluation mode, for images and labels."""
-
-    def make(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-        names, parameters = zip(*model.named_parameters(), strict=True)
-        loss = cross_entropy(model.eval()(x), y)
-        return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
 
     return make

@@ -12,7 +12,7 @@ from tacit.models.attacks.binary import MaskedGradients, alternating, pooled
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
 
 Photograph = Callable[[int], torch.Tensor]
-GradientsOf = Callable[[nn.Module, torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]
+Sent = Callable[[nn.Module, torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]
 Masked = Callable[[float, int], list[MaskedGradients]]
 
 
@@ -22,12 +22,12 @@ def pixels(photograph: Photograph) -> torch.Tensor:
 
 
 @pytest.fixture
-def masked(photograph: Photograph, gradients_of: GradientsOf) -> Masked:
+def masked(photograph: Photograph, sent: Sent) -> Masked:
     """Gradients of one image in so many rounds, zero with a probability."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = VisionTransformer(img_size=16, patch_size=4, embed_dim=48, depth=2, num_heads=4, num_classes=10)
-    gradients = gradients_of(model, photograph(16), torch.tensor([3]))
+    gradients = sent(model, photograph(16), torch.tensor([3]))
     kernel, positions = gradients[PATCH_EMBEDDING].flatten(1), gradients[POSITION_EMBEDDING][0, 1:]
 
     def make(zero: float, rounds: int) -> list[MaskedGradients]:

@@ -15,7 +15,7 @@ from tacit.models.layout import Flat, Layout
 from tacit.models.model_encryption import PATCH_EMBEDDING, Matrix, ModelKey, random_bytes
 
 Photograph = Callable[[int], torch.Tensor]
-GradientsOf = Callable[[nn.Module, torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]
+Sent = Callable[[nn.Module, torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]
 Tensors = dict[str, torch.Tensor]
 
 
@@ -53,10 +53,10 @@ def vit(size: int, patch: int, width: int, depth: int, heads: int) -> VisionTran
 
 
 @pytest.fixture
-def case(photograph: Photograph, gradients_of: GradientsOf) -> Callable[[int, Matrix], Case]:
+def case(photograph: Photograph, sent: Sent) -> Callable[[int, Matrix], Case]:
     def make(width: int, matrix: Matrix) -> Case:
         model, x = vit(16, 4, width, 2, 4), photograph(16)
-        return Case(model, gradients_of(model, x, torch.tensor([3])), x, matrix)
+        return Case(model, sent(model, x, torch.tensor([3])), x, matrix)
 
     return make
 
@@ -111,13 +111,13 @@ def test_ciphertexts_alone_give_the_inner_products_under_an_orthogonal_matrix(
     ],
 )
 def test_the_sizes_of_the_literature(
-    photograph: Photograph, gradients_of: GradientsOf, width: int, heads: int, matrix: Matrix, least: int, most: int
+    photograph: Photograph, sent: Sent, width: int, heads: int, matrix: Matrix, least: int, most: int
 ) -> None:
     # Measured with 768 features: 78.8 dB (orthogonal) and 70.1 dB (gaussian), of random models of two blocks; of stock
     # vit_base_patch16_224 80.5 to 84.0 and 73.5 to 76.5. The limit is the gradient in float32, whose position embedding
     # has a condition number of 14,000 to 57,000: unencrypted ones give no more.
     model, x = vit(224, 16, width, 2, heads), photograph(224)
-    gradients = gradients_of(model, x, torch.tensor([3]))
+    gradients = sent(model, x, torch.tensor([3]))
     one = Case(model, gradients, x, matrix)
     known = KnownPlaintext.of(one.plain, one.model)
     assert torch.equal(known.order, one.order)
@@ -132,7 +132,7 @@ def test_the_sizes_of_the_literature(
 
 
 @pytest.mark.parametrize(("matrix", "least"), [("orthogonal", 20), ("gaussian", 5)])
-def test_ciphertexts_alone_tell_an_image_from_others(gradients_of: GradientsOf, matrix: Matrix, least: int) -> None:
+def test_ciphertexts_alone_tell_an_image_from_others(sent: Sent, matrix: Matrix, least: int) -> None:
     """Of 20 digits, each among 100: chance picks 5 or more with a probability below 2e-6. 20 and 8 were measured."""
     data, model = load(DataConfiguration(), image_size=32), vit(32, 8, 128, 2, 4)
     model.patch_embed.proj = nn.Conv2d(1, 128, 8, 8)
@@ -140,6 +140,6 @@ def test_ciphertexts_alone_tell_an_image_from_others(gradients_of: GradientsOf, 
     hits = 0
     for index in range(20):
         x, y = data.x_test[index : index + 1], data.y_test[index : index + 1]
-        case = Case(model, gradients_of(model, x, y), x, matrix, seed=index)
+        case = Case(model, sent(model, x, y), x, matrix, seed=index)
         hits += most_like(gram(case.gradients, 32), candidates[index : index + 100]) == 0
     assert hits >= least
