@@ -1,12 +1,8 @@
 """The sections [model], [data] and [training] of an experiment file, and quantities derived from them without torch.
 
-Each section is one frozen msgspec struct. The annotations carry the description and the bounds of every field: the
-reference documentation and the errors for a bad file both come from here. msgspec checks types and bounds when it
-decodes a file (`msgspec.convert`, `msgspec.toml.decode`); rules that join several fields stand in `__post_init__` and
-also hold for structs made in Python.
-
-This module imports neither torch nor timm, because reading a file must be quick. The size of a network and the place of
-the images are computed from the configuration alone.
+The annotations carry the description and the bounds of every field: the reference documentation and the errors for a
+bad file both come from here. Rules that join several fields stand in `__post_init__`, and also hold for structs made in
+Python. Neither torch nor timm is imported, because reading a file must be quick.
 """
 
 from __future__ import annotations

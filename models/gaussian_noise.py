@@ -1,10 +1,9 @@
 """Differential privacy by Gaussian noise: an update is clipped to a largest norm, and noise is added.
 
-This is the Gaussian mechanism (Dwork and Roth 2014, "The Algorithmic Foundations of Differential Privacy", appendix A)
-on the whole update of a client. Post-processing such as clipping, rounding or summing reveals no more. The noise is
-computed in floating-point numbers, whose last bits can leak more than real numbers would (Mironov 2012, "On
-significance of the least significant bits for differential privacy"); the stochastic rounding of the update to the far
-coarser steps of the sum removes them.
+This is the Gaussian mechanism (Dwork and Roth 2014, appendix A) on the whole update of a client. The noise is computed
+in floating-point numbers, whose last bits can leak more than real numbers would (Mironov 2012, "On significance of the
+least significant bits for differential privacy"); the stochastic rounding of the update to the far coarser steps of the
+sum removes them.
 """
 
 from __future__ import annotations

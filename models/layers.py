@@ -1,11 +1,7 @@
-"""A model as a list of layers, each of which is sent or kept as a whole.
+"""A model as a list of layers, each of which is sent or kept as a whole (docs/fedrsm.md).
 
-With granularity "layer" a layer begins with every convolution or linear map, and includes everything up to the next
-one; the first layer also includes everything before it. With "block" the tensors of a residual block are one layer,
-with "stage" those of all consecutive residual blocks of a ResNet of the same width.
-
-Blocks and stages have outputs of their own. A map's output is taken after the following normalisation and activation:
-from the last module that receives the previous module's output tensor itself and keeps its shape.
+The first layer also includes everything before it. A map's output is taken after the following normalisation and
+activation: from the last module that receives the previous module's output tensor itself and keeps its shape.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Change of a layer's representation by training (Chen et al. 2023, "FedRSM", Formulas 2 to 4).
 
-Choices that the paper leaves open: E = 50 pairs of different images, drawn once and the same for all layers, models,
-clients and rounds; before the first round RC is 1, that of a model with itself; a representation without variance is
-consistent with another one like it (RC = 1) and with nothing else (0).
+docs/fedrsm.md lists the choices that the paper leaves open.
 """
 
 from __future__ import annotations

@@ -1,20 +1,18 @@
 """Federated training of adapters in the clear, on outputs of blocks that are computed once; and its rehearsal.
 
 It is the reference for the computation on shares: in every round each client takes steps of stochastic gradient descent
-from the common parameters (gradients.py), and the next common parameters are the mean of all clients' (Tastan and
-Nandakumar 2025, sections 4.3 and 4.4). Everything follows from the arguments: a client draws from its own generator,
-seeded with the seed, the round and the number of the client.
+from the common parameters (gradients.py), and the next ones are the mean of all clients' (Tastan and Nandakumar 2025,
+sections 4.3 and 4.4). A client draws from its own generator, seeded with the seed, the round and its number.
 
-The rehearsal finds the range of every value in training. The publisher of ranges for steps on shares has seen none of
-the training images, so it rehearses both extremes on labelled images of its own:
+The rehearsal finds the range of every value in training for a publisher that has seen none of the training images. On
+labelled images of its own it goes through both extremes:
 
-- *familiar classes*: its own labels, folded onto the new classes by their remainder. This is nearly the easiest task:
-  logits, the head and derivatives by tokens grow most here. There are owners of one class each, and one of all images.
-- *memorisation*: a few images for each of a few owners, their labels drawn at random. The head alone cannot separate
-  them, so here the adapters grow most.
+- *familiar classes*: its own labels, folded onto the new classes by their remainder, nearly the easiest task: logits,
+  the head and derivatives by tokens grow most. There are owners of one class each, and one of all images.
+- *memorisation*: a few images for each of a few owners, labels drawn at random. The head alone cannot separate them, so
+  the adapters grow most.
 
-A short training draws few images, so all own images run forwards once before. Tokens have their mean removed, like the
-residual stream on shares, and the head reads the standardised token itself.
+A short training draws few images, so all own images run forwards once before.
 """
 
 from __future__ import annotations

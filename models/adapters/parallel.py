@@ -1,38 +1,18 @@
 """Low-rank adapters beside the blocks of a frozen transformer (Tastan and Nandakumar 2025, Eq. 5 to 7).
 
-With b_l the output of block l for l = 1 ... L, T tokens of D values:
+With b_l the output of block l for l = 1 ... L, and z of T tokens and D values (docs/adaptation.md has the reasons):
 
-    h_0 = b_L,   h_l = g_l(b_l + h_{l-1}) + h_{l-1},   logits = norm(class token of h_L) W^T + b.
+    h_0 = b_L,   h_l = g_l(b_l + h_{l-1}) + h_{l-1},   logits = norm(class token of h_L) W^T + b
+    g(z) = alpha (c + t),   c = f(z C_d^T) C_u^T,   t = T_u f(T_d (z + c))
 
-Nothing of this feeds back into the backbone: its outputs are all that training needs. The paper writes g(z) = alpha W_u
-f(W_d z) and takes the function from LoSA (Mercea et al. 2024, "Time-, Memory- and Parameter-Efficient Visual
-Adaptation"), whose low-rank mixers alternate channels and tokens; its table of parameters (Table 4) fits one pair of
-matrices for each, of rank 8, without biases. So here, for z [T, D]:
+C_u, T_u and the head start at zero. Linear probing is the same without adapters. The head reads only the class token,
+so it uses one row of the last adapter's T_u; the other rows have gradient zero.
 
-    c = f(z C_d^T) C_u^T           channels of every token
-    t = T_u f(T_d (z + c))         tokens of every channel
-    g(z) = alpha (c + t)           increment of a residual mixer
-
-The matrices C_u and T_u start at zero, hence g = 0 and h_L = b_L: initially this is just linear probing of norm(b_L).
-The norm is the backbone's final one, unchanged; without it a new head would see tokens of another scale than the
-backbone's own head did. The head starts at zero, as in fine-tuning of vision transformers (Dosovitskiy et al. 2021,
-section 3.2). Linear probing is the same without adapters, so there is one code path for both. The head reads only the
-class token, so it uses one row of the last adapter's T_u; the other rows have gradient zero.
-
-Stochastic block sampling. Inputs and outputs of a block, image by image, are enough to learn the block. So the sampling
-of Tastan and Nandakumar 2025 (second version, Fig. 5) never gives the adapters b_l and b_{l+1} together: with s_l = 1
-where b_l is given,
-
-    P(s_{l+1} = 1 | s_l = 1) = 0,   P(s_{l+1} = 1 | s_l = 0) = 1/2,
-
-a Markov chain whose stationary distribution has P(s_l = 1) = 1/3. The output of the last block is always needed, h_0 =
-b_L; the paper does not reconcile the two. Here the chain starts stationary and is conditioned on s_L = 1. A
-stationary chain of two states is the same backwards, so that it is drawn from the last block to the first by the same
-rule, exactly; a block k before the last is given with probability (1 + 2 (-1/2)^k) / 3. The adapters take zeros in
-place of a missing output, g_l(0 + h_{l-1}). Every batch draws a new mask.
-
-A backbone is timm's `VisionTransformer` with a class token, or a `FriendlyTransformer`. Both have their blocks in
-`blocks`, where hooks read the outputs of an ordinary pass in evaluation mode.
+Stochastic block sampling (second version, Fig. 5) never gives the adapters b_l and b_{l+1} together: with s_l = 1 where
+b_l is given, P(s_{l+1} = 1 | s_l = 1) = 0 and P(s_{l+1} = 1 | s_l = 0) = 1/2. The chain starts stationary, with
+P(s_l = 1) = 1/3, and is conditioned on s_L = 1. A stationary chain of two states is the same backwards, so that it is
+drawn from the last block to the first by the same rule, exactly; a block k before the last is given with probability
+(1 + 2 (-1/2)^k) / 3. The adapters take zeros in place of a missing output.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Distillation: an MPC-friendly student learns from the model that it was converted from (Tastan and Nandakumar 2025).
 
 Stage 1 compares intermediate values (section 4.1 and Appendix A), stage 2 the predictions at a temperature (Eq. 15), on
-request with the labels' cross-entropy (section 5.2). Two details differ from the paper. Means replace its sums, so that
-the learning rate does not depend on the size of the model. And scores are kept within the interval in which the Taylor
-polynomial rises: without this they grew to 28 in a trial on digits, whose exponential neither a polynomial of degree 6
-nor a fixed-point number can hold.
-
-A student is saved as a checkpoint with its polynomials and intervals in the metadata (docs/distillation.md).
+request with the labels' cross-entropy (section 5.2). docs/distillation.md lists what differs from the paper. A student
+is saved as a checkpoint with its polynomials and intervals in the metadata.
 """
 
 from __future__ import annotations

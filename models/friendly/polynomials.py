@@ -1,13 +1,9 @@
 """The functions of a transformer block as polynomials, the error of each, and the gauges that guard their intervals.
 
-After Tastan and Nandakumar 2025 (section 4.1): the exponential of the softmax by its Taylor series (Eq. 2), GELU by a
-square (Eq. 3), the inverse by the product of Goldschmidt (Eq. 4 and Algorithm 1). The paper does not treat the square
-root of LayerNorm; it comes from Goldschmidt's iteration (Goldschmidt 1964; Markstein 2004). Arguments are scaled
-beforehand so that powers stay small: in fixed point each product is off by one last bit.
-
-A gauge that binds stands before a polynomial, which is valid within an interval only. In training its interval is that
-of each batch; calibration widens it, and then it is fixed, with a margin (calibration.py): a value beyond it is an
-error in the clear. On shares no party sees values; there a `watch` may compare. Other gauges only record ranges.
+docs/distillation.md has a table of them. Arguments are scaled beforehand so that powers stay small: in fixed point each
+product is off by one last bit. A gauge that binds stands before a polynomial. In training its interval is that of each
+batch; calibration (calibration.py) fixes it, with a margin: a value beyond it is an error in the clear. On shares no
+party sees values; there a `watch` may compare. Other gauges only record ranges.
 """
 
 from __future__ import annotations
