@@ -23,7 +23,7 @@ from tacit.simulate.adaptation.plan import Folder
 from tacit.simulate.adaptation.results import AdaptationSummary
 from tacit.simulate.adaptation.summary import state_of, summary_so_far
 from tacit.simulate.federation.party_files import DEALER, MODEL_OWNER
-from tacit.simulate.report.exposure import OWNER_OF_ALL, Exposure
+from tacit.simulate.report.exposure import OUTSIDER, OWNER_OF_ALL, Exposure
 from tacit.simulate.report.figures import ACTIVITY_COLOURS, COLOURS, MOST_ROWS, PHASES, compared_curves
 from tacit.simulate.report.page import MOST_INCIDENTS, MOST_TROUBLES, bars_of, rendered, settings, timelines
 from tacit.simulate.report.tables import phase_table
@@ -76,11 +76,7 @@ def exposures(experiment: AdaptationExperiment, summary: AdaptationSummary) -> l
             ),
             ("anything of the model, of images, of labels, or of what was learned",),
         ),
-        Exposure(
-            "anybody on the network",
-            ("addresses, sizes and times of packets, which are encrypted (CURVE)",),
-            ("contents; a key that is not in the roster does not get beyond the handshake",),
-        ),
+        OUTSIDER,
         OWNER_OF_ALL,
     ]
 

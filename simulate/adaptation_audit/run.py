@@ -150,7 +150,8 @@ def _party(given: str, names: Sequence[str]) -> str:
 
 Row = TypeVar("Row", ModelAttackResult, ImageAttackResult)
 
-UNPROTECTED: Final = "unprotected"
+NO_PROTECTION: Final = ("unprotected", "nothing is protected")
+"""Name of the unprotected case, and the case in words."""
 _OBSERVATIONS: Final[dict[Reveal, str]] = {
     "all": "outputs in secret orders",
     "sampled": "sampled outputs in secret orders",
@@ -171,7 +172,8 @@ def arms_of(experiment: AdaptationExperiment) -> tuple[AuditArm, ...]:
         own = replace(experiment.adaptation, reveal=reveal, **changes)
         changed = replace(experiment, adaptation=own)
         arms.append(AuditArm(name=f"reveal-{reveal}", about=f'reveal = "{reveal}"', experiment=changed))
-    first = AuditArm(name=UNPROTECTED, about="nothing is protected", experiment=arms[0].experiment)
+    name, about = NO_PROTECTION
+    first = AuditArm(name=name, about=about, experiment=arms[0].experiment)
     return (first, *arms)
 
 
@@ -202,10 +204,8 @@ class _Audit:
         for name in (each for each in self.plan.attacks if each in MODEL_ATTACKS):
             if name not in self.failed:
                 self.progress(f"nothing is protected: {name} of {owner}")
-                place = UNPROTECTED, "nothing is protected"
-                row = attacked.run(name, place, IN_ORDER, passes, in_order=True)
-                self.failed[name] = failed = "" if row.verdict == RECONSTRUCTED else _no_proof(row)
-                self.model_attacks.append(_failing(row, failed) if failed else row)
+                row = attacked.run(name, NO_PROTECTION, IN_ORDER, passes, in_order=True)
+                self.model_attacks.append(self._validated(row))
             if self.failed[name]:
                 row = ModelAttackResult(
                     attack=name,
@@ -233,12 +233,15 @@ class _Audit:
             raise ProcessError(f"{arm.name}: {error}") from None
         for name in (each for each in self.plan.attacks if each in READERS):
             if name not in self.failed:
-                place = UNPROTECTED, "nothing is protected"
-                row = self._read(name, place, CLEAR, subject, clear_words(masked, public))
-                self.failed[name] = failed = "" if row.verdict == RECONSTRUCTED else _no_proof(row)
-                self.image_attacks.append(_failing(row, failed) if failed else row)
+                row = self._read(name, NO_PROTECTION, CLEAR, subject, clear_words(masked, public))
+                self.image_attacks.append(self._validated(row))
             row = self._read(name, (arm.name, arm.about), MASKED, subject, masked)
             self.image_attacks.append(_failing(row, self.failed[name]) if self.failed[name] else row)
+
+    def _validated(self, row: Row) -> Row:
+        """Take a result on the unprotected case; return it, without a verdict if the attack fails there."""
+        self.failed[row.attack] = failed = "" if row.verdict == RECONSTRUCTED else _no_proof(row)
+        return _failing(row, failed) if failed else row
 
     def _read(
         self,

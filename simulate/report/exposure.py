@@ -30,6 +30,12 @@ SEEN_BY_EVERY_SERVER: Final = (
 )
 
 
+OUTSIDER: Final = Exposure(
+    "anybody on the network",
+    ("addresses, sizes and times of packets, which are encrypted (CURVE)",),
+    ("contents; a key that is not in the roster does not get beyond the handshake",),
+)
+
 OWNER_OF_ALL: Final = Exposure(
     "the owner of this machine",
     ("everything: in a simulation all parties are processes of one user",),
@@ -49,11 +55,7 @@ def exposure(state: RunState, experiment: Experiment) -> list[Exposure]:
     return [
         _server(state, experiment) if secure else _server_without_masks(state, experiment),
         _client(state, experiment),
-        Exposure(
-            "anybody on the network",
-            ("addresses, sizes and times of packets, which are encrypted (CURVE)",),
-            ("contents; a key that is not in the roster does not get beyond the handshake",),
-        ),
+        OUTSIDER,
         Exposure(
             "recipients of the final model",
             ("what the trained model itself reveals of its training data: no secure sum changes that",),
