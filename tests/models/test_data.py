@@ -12,18 +12,6 @@ from tacit.models.configuration import DIRECTORY_SOURCES, DataConfiguration
 from tacit.models.data import Dataset, load, read
 
 
-@pytest.fixture
-def arrays() -> dict[str, Any]:
-    """Seven training and three test images of 4 x 6 pixels and two channels, in three classes."""
-    generator = np.random.default_rng(1)
-    return {
-        "x_train": generator.integers(0, 256, (7, 4, 6, 2), dtype=np.uint8),
-        "y_train": np.array([0, 1, 2, 0, 1, 2, 0], dtype=np.uint8),
-        "x_test": generator.integers(0, 256, (3, 4, 6, 2), dtype=np.uint8),
-        "y_test": np.array([2, 1, 0], dtype=np.int32),
-    }
-
-
 def write(folder: Path, arrays: dict[str, Any]) -> DataConfiguration:
     path = folder / "images.npz"
     np.savez(path, **arrays)

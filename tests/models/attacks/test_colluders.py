@@ -45,8 +45,7 @@ def parameters(seed: int) -> AdapterParameters:
 
 def test_between_two_common_heads_is_the_gradient_of_who_has_learned() -> None:
     before, tokens = parameters(1), torch.randn(1, len(LABELS), 3, WIDTH, dtype=torch.float64)
-    ones = torch.ones(WIDTH, dtype=torch.float64)
-    norm = FinalNorm(weight=ones, bias=0 * ones, epsilon=0.0)
+    norm = FinalNorm.plain(WIDTH, 0.0)
     gradient = descent(before, norm, tokens, LABELS).gradient
     # Two of five owners have had this batch.
     after = each(lambda one, other: (2 * one + 3 * other) / 5, stepped(before, gradient, RATE), before)

@@ -13,7 +13,7 @@ from torch import nn
 
 from tacit.models.friendly.calibration import block_ceiling, folded, logit_ceiling, token_ceiling
 from tacit.models.friendly.transformer import STOCK, Approximation, convert
-from tests.models.friendly.reaching import BlockReach, reach_of
+from tests.models.friendly.reaching import reach_of
 
 QUADRATIC = Approximation(softmax_degree=None, inverse_steps=None)
 WIDTH, TOKENS = 16, 5
@@ -122,9 +122,9 @@ def test_tokens_and_logits(images: torch.Tensor) -> None:
 
 def test_what_images_reach_is_below(build: Callable[..., VisionTransformer], images: torch.Tensor) -> None:
     model = convert(build(qkv_bias=False), STOCK)
-    for number, found in enumerate(reach_of(model, images).blocks):
-        block: Any = model.blocks[number]
-        ceiling = block_ceiling(block, TOKENS)
-        assert isinstance(found, BlockReach)
-        for place in ("score", "value", "hidden"):
-            assert getattr(found, place) <= getattr(ceiling, place)
+    found = reach_of(model, images)
+    for number, block in enumerate(model.blocks):
+        ceiling, name = block_ceiling(block, TOKENS), f"blocks.{number}"
+        assert block.attn.scale * found[f"{name}.attn.products"].high <= ceiling.score
+        assert found[f"{name}.attn.value"].high <= ceiling.value
+        assert found[f"{name}.mlp.hidden"].high <= ceiling.hidden

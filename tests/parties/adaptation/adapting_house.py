@@ -247,8 +247,7 @@ def in_the_clear(
     owned: Sequence[Owned],
     weights: Sequence[int] = (),
 ) -> list[AdapterParameters]:
-    ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
-    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
+    norm = FinalNorm.plain(learning.public.sizes.width, learning.epsilon)
     clients = [Features(outputs=block_outputs(model, own.images), labels=own.labels) for own in owned]
     work = FullBatches(learning.batch, learning.batches)
     return list(federated(learning.initial(), norm, clients, learning.schedule, work, seed=1, weights=weights))

@@ -54,8 +54,7 @@ class Example:
 
     @property
     def norm(self) -> FinalNorm:
-        ones = torch.ones(self.sizes.width, dtype=torch.float64)
-        return FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=BOUNDS.epsilon)
+        return FinalNorm.plain(self.sizes.width, BOUNDS.epsilon)
 
     def descent(self) -> Descent:
         return descent(self.parameters, self.norm, self.outputs, self.labels)

@@ -29,11 +29,7 @@ OWNERS = 3
 BATCH = 16
 SIZES = StepSizes(images=BATCH, tokens=17, width=32, classes=5, adapters=3, rank=4)
 EPSILON = 1e-6
-NORM = FinalNorm(
-    weight=torch.ones(SIZES.width, dtype=torch.float64),
-    bias=torch.zeros(SIZES.width, dtype=torch.float64),
-    epsilon=EPSILON,
-)
+NORM = FinalNorm.plain(SIZES.width, EPSILON)
 
 
 @cache

@@ -79,8 +79,7 @@ def learnt(seed: int, owners: int, alpha: float, rounds: int = 25, batches: int 
     """Every batch of rounds of owners who learn the other digits."""
     public, _, new = learner(seed, epochs)
     parts = [new.part(part) for part in dirichlet(new.labels.numpy(), clients=owners, alpha=alpha, seed=seed)]
-    ones = torch.ones(SIZES.width, dtype=torch.float64)
-    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=public.head.norm.variance.inverse.offset)
+    norm = FinalNorm.plain(SIZES.width, public.head.norm.variance.inverse.offset)
     first = initial(CONFIGURATION, blocks=3, tokens=17, width=32, classes=5, seed=seed)
     schedule, found = Schedule(rounds=rounds, learning_rate=RATE, decay_rounds=()), Batches()
     work = FullBatches(SIZES.images, batches)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from tacit.parties.runs.reveals import GIVES_AWAY
 from tacit.simulate.adaptation.page import make_report, report_of
 from tacit.simulate.adaptation.results import AdaptationSummary
 from tacit.simulate.adaptation.summary import keep
+from tests.simulate.pages import Page
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -25,10 +25,6 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 def page(script: Script, *, learned: bool = True) -> str:
     summary = script.summary() if learned else script.summary({0: JUDGED[0]})
     return make_report(script.folder, script.experiment, summary)
-
-
-def text_of(html: str) -> str:
-    return " ".join(unescape(re.sub(r"<style.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL)).split())
 
 
 def well(path: Path) -> Script:
@@ -64,12 +60,12 @@ def test_of_a_run_that_goes_on_it_shows_what_is_known_so_far(tmp_path: Path) -> 
     with pytest.raises(RunDirectoryError, match="run: the first round has not begun"):
         report_of(script.folder)
     keep(script.folder, script.known({0: JUDGED[0]}))
-    assert "No round was completed." in text_of(report_of(script.folder).read_text(encoding="utf-8"))
+    assert "No round was completed." in Page(report_of(script.folder).read_text(encoding="utf-8")).text
     script.round(1)
     keep(script.folder, script.known({number: JUDGED[number] for number in (0, 1)}))
     with script.folder.run.events(OWNERS[0]).open("a") as log:
         log.write('{"time": ')
-    text = text_of(report_of(script.folder).read_text(encoding="utf-8"))
+    text = Page(report_of(script.folder).read_text(encoding="utf-8")).text
     assert "1 of 2 rounds were completed. The sums ended: not yet, or the run was killed." in text
     assert f"Final balanced accuracy {JUDGED[1].balanced_accuracy:.3f}" in text
     assert "All 2 rounds were learned" not in text
@@ -93,8 +89,8 @@ def test_that_the_model_is_given_away_is_said_first(tmp_path: Path, reveal: str)
     script.round(2)
     html = page(script)
     (notices,) = re.findall(r'<ul class="notices">(.*?)</ul>', html, flags=re.DOTALL)
-    assert text_of(notices) == f'reveal = "{reveal}": {GIVES_AWAY}.'
-    assert "model is protected from those that follow" not in text_of(html)
+    assert Page(notices).text == f'reveal = "{reveal}": {GIVES_AWAY}.'
+    assert "model is protected from those that follow" not in Page(html).text
 
 
 def test_what_parties_wrote_is_escaped(tmp_path: Path) -> None:

@@ -59,8 +59,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedAdaptat
     make_folder(EXPERIMENT, folder)
     found, plan = prepare(EXPERIMENT, folder, seed=SEED, device="cpu", show=lambda event: None)
     learning, victim = plan.learning, found.served.transformer
-    ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
-    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
+    norm = FinalNorm.plain(learning.public.sizes.width, learning.epsilon)
     clients = [
         Features(outputs=centred(block_outputs(victim, own.images).double()), labels=own.labels)
         for own in map(found.of_owner, range(len(found.owners)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
 from typing import Any
 
 from tacit.parties.runs.experiment import load
@@ -15,31 +14,7 @@ from tacit.protocol.sum.states import Phase
 from tacit.simulate.dashboard.view import MOST_ROWS, MOST_TIMELINES, MOST_WARNINGS, Live, page, sections
 from tacit.simulate.report.reasons import REASONS
 from tests.simulate.conftest import at
-
-
-class Text(HTMLParser):
-    """What a reader sees, and the tags and addresses that it is made of."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.tags: list[str] = []
-        self.addresses: list[str] = []
-        self.inline: list[str] = []
-        self.feed(html)
-        self.close()
-        self.text = " ".join(" ".join(self.words).split())
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        for name, value in attributes:
-            if name in ("src", "href", "action", "data"):
-                self.addresses.append(value or "")
-            if name == "style" or name.startswith("on"):
-                self.inline.append(name)
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
+from tests.simulate.pages import Page
 
 
 def live_of(run: Any, **options: Any) -> Live:
@@ -47,7 +22,7 @@ def live_of(run: Any, **options: Any) -> Live:
 
 
 def text_of(live: Live) -> str:
-    return Text(page(live)).text
+    return Page(page(live)).text
 
 
 def test_an_open_round_says_where_it_is_and_who_is_waited_for(script: Any) -> None:
@@ -76,15 +51,15 @@ def test_an_open_round_says_where_it_is_and_who_is_waited_for(script: Any) -> No
 
 def test_what_comes_from_the_network_is_text(eventful: Any) -> None:
     html = page(live_of(eventful))
-    found = Text(html)
+    found = Page(html)
     assert "</li><script>document.title='taken'</script>" in found.text
     assert found.tags.count("script") == 1
     assert "img" not in found.tags
 
 
 def test_it_loads_only_its_own_files_and_has_nothing_inline(eventful: Any) -> None:
-    found = Text(page(live_of(eventful)))
-    assert found.addresses == ["data:,", "dashboard.css", "dashboard.js"]
+    found = Page(page(live_of(eventful)))
+    assert found.references == ["data:,", "dashboard.css", "dashboard.js"]
     assert found.inline == []
     assert "style" not in found.tags
 

@@ -1,7 +1,9 @@
 """Rows of runs that never took place, and a watcher of those that do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tacit.simulate.experiments.federations import Arm, accuracy_of
@@ -21,6 +23,27 @@ class Nobody:
 
     def ended(self, title: str, run: Run) -> None:
         self.titles.append(title)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For sums in a fixed order."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def write_random(path: Path, *, train: int, test: int) -> Path:
+    """Images of CIFAR-10's shape, of ten classes in turn; as an .npz file."""
+    generator, arrays = np.random.default_rng(0), {}
+    for part, count in (("train", train), ("test", test)):
+        arrays[f"x_{part}"] = generator.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        arrays[f"y_{part}"] = np.arange(count) % 10
+    np.savez(path, **arrays)
+    return path
 
 
 @pytest.fixture(scope="session")

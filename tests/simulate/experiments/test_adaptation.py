@@ -1,7 +1,6 @@
 """Images, ways to adapt, and the cells of a table: what is learnt is what the settings say."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,16 +35,9 @@ from tacit.simulate.experiments.measures import Request
 from tacit.simulate.experiments.results import Run
 from tacit.simulate.experiments.tastan_tables import IN_DISTRIBUTION, OURS, PROBING, TABLE1, TABLE2, TUNING
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TWIN = TABLE1.size(small=True)
 SHAPE = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=2, heads=2)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def arrays(path: Path, *, classes: int, train: int = 64, test: int = 16) -> Path:

@@ -13,7 +13,7 @@ from tacit.simulate.experiments.fedrsm_table2 import COSTLY, STUDY, values
 from tacit.simulate.experiments.measures import Request
 from tacit.simulate.experiments.results import RunCost, StudyRow
 from tacit.simulate.experiments.study import Study
-from tests.simulate.experiments.conftest import Nobody
+from tests.simulate.experiments.conftest import Nobody, write_random
 
 MakeRow = Callable[..., StudyRow]
 
@@ -65,16 +65,6 @@ def test_the_table_is_judged_by_its_results(
     assert [verdict.reproduced for verdict in verdicts] == reproduced * 2, "for LeNet and for the vision transformer"
 
 
-def write(path: Path, *, train: int, test: int, side: int = 32, classes: int = 10) -> Path:
-    generator = np.random.default_rng(0)
-    arrays = {}
-    for part, count in (("train", train), ("test", test)):
-        arrays[f"x_{part}"] = generator.integers(0, 256, (count, side, side, 3), dtype=np.uint8)
-        arrays[f"y_{part}"] = np.arange(count) % classes
-    np.savez(path, **arrays)
-    return path
-
-
 def sampled(per_client: int) -> Study:
     measure = replace(STUDY.full.measure, images_per_client={10: per_client})  # type: ignore[type-var]
     return replace(STUDY, full=replace(STUDY.full, measure=measure))
@@ -85,7 +75,7 @@ def request(path: Path, out: Path) -> Request:
 
 
 def test_the_full_size_runs_on_a_sample_of_the_images(tmp_path: Path) -> None:
-    path = write(tmp_path / "images.npz", train=60, test=50)
+    path = write_random(tmp_path / "images.npz", train=60, test=50)
     work = prepare(sampled(4), request(path, tmp_path / "out"), small=False)
     work.measuring.start(Nobody().began)
     source = work.measuring.federated.source

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tacit.simulate.experiments.catalogue import STUDIES
@@ -12,17 +11,14 @@ from tacit.simulate.experiments.engine import command_line, prepare
 from tacit.simulate.experiments.fine_tuning import MEAN, NOISES, RATES, STD, STUDY, measured, row
 from tacit.simulate.experiments.measures import Request, StudyError
 from tacit.simulate.experiments.results import RunCost, StudyRow
+from tests.simulate.experiments.conftest import write_random
 
 MakeRow = Callable[..., StudyRow]
 
 
 def request(folder: Path, checkpoint: Path | None) -> Request:
-    generator, arrays = np.random.default_rng(0), {}
-    for part in ("train", "test"):
-        arrays[f"x_{part}"] = generator.integers(0, 256, (200, 32, 32, 3), dtype=np.uint8)
-        arrays[f"y_{part}"] = np.arange(200) % 10
-    np.savez(folder / "images.npz", **arrays)
-    return Request(seeds=(0,), data=folder / "images.npz", device="cpu", out=folder / "out", checkpoint=checkpoint)
+    path = write_random(folder / "images.npz", train=200, test=200)
+    return Request(seeds=(0,), data=path, device="cpu", out=folder / "out", checkpoint=checkpoint)
 
 
 def test_every_row_begins_with_the_checkpoint_and_its_images(tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare, run_study
 from tacit.simulate.experiments.measures import Request
-from tests.simulate.experiments.conftest import Nobody
+from tests.simulate.experiments.conftest import Nobody, write_random
 
 ARMS = {
     "aso-table1": "secure-sum-gaussian",
@@ -26,14 +25,7 @@ PARAMETERS = 21_669_514
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("images") / "generated.npz"
-    generator = np.random.default_rng(0)
-    arrays = {}
-    for part in ("train", "test"):
-        arrays[f"x_{part}"] = generator.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
-        arrays[f"y_{part}"] = np.arange(20) % 10
-    np.savez(path, **arrays)
-    return path
+    return write_random(tmp_path_factory.mktemp("images") / "generated.npz", train=20, test=20)
 
 
 @pytest.mark.exhaustive

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 
 from tacit.simulate.experiments.catalogue import STUDIES
@@ -13,6 +12,7 @@ from tacit.simulate.experiments.federations import Federations
 from tacit.simulate.experiments.measures import Request
 from tacit.simulate.experiments.page import write
 from tacit.simulate.experiments.results import WORDS, StudyResult, StudyRow
+from tests.simulate.experiments.conftest import write_random
 
 MakeRow = Callable[..., StudyRow]
 MOVES = [544, 0, 0, 0, 0, 0, 0, 0, 0, 0, 18_058]
@@ -52,9 +52,7 @@ def test_a_page_has_everything(name: str, make_row: MakeRow, tmp_path: Path) -> 
 
 
 def test_other_numbers_of_images_are_a_difference(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    pixels, labels = generator.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8), np.arange(20) % 10
-    np.savez(tmp_path / "few.npz", x_train=pixels, y_train=labels, x_test=pixels[:10], y_test=labels[:10])
-    request = Request(seeds=(0,), data=tmp_path / "few.npz", device="cpu", out=tmp_path / "out")
+    path = write_random(tmp_path / "few.npz", train=20, test=10)
+    request = Request(seeds=(0,), data=path, device="cpu", out=tmp_path / "out")
     made = prepare(STUDIES["sawada-fig5"], request, small=False).result(command="")
     assert made.differences[-1] == "20 training and 10 test images instead of 50,000 and 10,000"

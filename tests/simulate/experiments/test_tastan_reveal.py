@@ -1,6 +1,5 @@
 """`tastan-reveal`: a miniature of it by real parties, copies from revealed outputs, and its claims."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,15 +38,8 @@ assert STUDY.small is not None
 SMALL = STUDY.small.measure
 assert isinstance(SMALL, RevealedOutputs)
 SIZES = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=4, heads=2)
+pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES = torch.randn(24, 1, 8, 8, generator=torch.Generator().manual_seed(2))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -15,49 +13,9 @@ from tacit.parties.runs.experiment import Experiment, holds, keys
 from tacit.parties.session.events import HandshakeRefused, LinkOpened
 from tacit.protocol.session.events import RoundStarted
 from tacit.simulate.report.page import make_report
-
-VOID = {"meta", "br", "hr", "img", "input", "link"}
-LOADS = {"src", "srcset", "href", "xlink:href", "data", "poster", "action", "background", "cite"}
+from tests.simulate.pages import Page
 
 pytestmark = pytest.mark.usefixtures("undrawn")
-
-
-class Page(HTMLParser):
-    """The page as a reader gets it: its text, identifiers, references; fails on tags that do not match."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.ids: list[str] = []
-        self.references: list[str] = []
-        self.words: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self.open == []
-        self.text = " ".join(" ".join(self.words).split())
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag not in VOID:
-            self.open.append(tag)
-        for name, value in attributes:
-            if name == "id":
-                self.ids.append(value or "")
-            if name in LOADS:
-                self.references.append(value or "")
-            self.references += re.findall(r"url\(([^)]*)\)", value or "")
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attributes)
-        self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.words.append(data)
 
 
 def page(run: Any) -> Page:
