@@ -7,7 +7,6 @@ not reachable yet. A wrong server, or one that refuses this client, ends a clien
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from tacit.models.layout import Flat
 from tacit.models.moments import Moments, moments
 from tacit.models.training import EVALUATION_BATCH, resolve_device
 from tacit.models.workload import Labelled, Workload, load
-from tacit.parties.hosting.folder import OpenedParty, Status, at_work
+from tacit.parties.hosting.folder import OpenedParty, at_work
 from tacit.parties.hosting.party_file import ClientFile
 from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.learning.learner import Learner, Update
@@ -272,8 +271,7 @@ async def run_client(party: OpenedParty[ClientFile], *, show: Tell, hooks: Clien
     ValueError and OSError for images that cannot be read; EndpointError, JournalError, EventLogError,
     RosterFileError."""
     hooks, file = hooks or ClientHooks(), party.file
-    status = Status(name=party.name, role="client", process=os.getpid(), since=time.time(), address=file.connect)
-    with at_work(party, status, show) as tell:
+    with at_work(party, show, address=file.connect) as tell:
         if hooks.workload is None and file.data.factory:
             # Checked before there is a session.
             load("data.factory", file.data.factory)

@@ -8,7 +8,6 @@ costs the pass in progress; the remaining images are sent in another session, wi
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from tacit.models.data import normalise, read
 from tacit.models.datasets.image_files import Skipped, readable_files
 from tacit.models.datasets.samples import SQUASHED, FileImages, Samples, Scaling, Source
 from tacit.models.file_system import FILES
-from tacit.parties.hosting.folder import AnswersError, OpenedParty, PartyFolder, Status, at_work
+from tacit.parties.hosting.folder import AnswersError, OpenedParty, PartyFolder, at_work
 from tacit.parties.hosting.learner import Learned, LearnerHooks, learn, owner_settings, read_learned
 from tacit.parties.hosting.party_file import DataOwnerFile
 from tacit.parties.hosting.protocols import PROTOCOLS
@@ -245,16 +244,8 @@ async def run_data_owner(
     EndpointError for an unreachable party, AnswersError, EventLogError, JournalError."""
     hooks = hooks or DataOwnerHooks()
     file, learns = party.file, party.file.learns
-    status = Status(
-        name=party.name,
-        role=file.role,
-        process=os.getpid(),
-        since=time.time(),
-        address=file.model_owner,
-        rounds=0 if learns is None else learns.rounds,
-        learning=learns is not None,
-    )
-    with at_work(party, status, show) as tell:
+    rounds = 0 if learns is None else learns.rounds
+    with at_work(party, show, address=file.model_owner, rounds=rounds, learning=learns is not None) as tell:
         try:
             if learns is not None:
                 return await learn(party, learns, tell, hooks)

@@ -6,7 +6,6 @@ receives it, so that a restarted dealer resumes from there.
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Annotated
 
@@ -23,7 +22,7 @@ from tacit.parties.adaptation.rounds import (
     deal_and_sum,
     roster_of_sums,
 )
-from tacit.parties.hosting.folder import OpenedParty, Status, at_work, read_state
+from tacit.parties.hosting.folder import OpenedParty, at_work, read_state
 from tacit.parties.hosting.party_file import DealerFile, SummingSection
 from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.hosting.server import describe
@@ -58,16 +57,12 @@ async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell, hooks: Deale
     listen."""
     hooks = hooks or DealerHooks()
     file, own = party.file, party.file.adaptation
-    status = Status(
-        # Raises unless there is exactly one.
-        name=party.roster.dealer.name,
-        role=file.role,
-        process=os.getpid(),
-        since=time.time(),
-        rounds=0 if own is None else own.rounds,
-        learning=own is not None,
-    )
-    with at_work(party, status, show) as tell, EventFile(party.folder.events(party.name), party.name) as log:
+    _ = party.roster.dealer  # Raises unless there is exactly one.
+    rounds = 0 if own is None else own.rounds
+    with (
+        at_work(party, show, rounds=rounds, learning=own is not None) as tell,
+        EventFile(party.folder.events(party.name), party.name) as log,
+    ):
         dealing = DealerSettings(
             address=file.bind,
             keys=party.keys,

@@ -497,10 +497,11 @@ def take_roster(file: PartyFile, given: str) -> None:
 
 
 @contextmanager
-def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Tell]:
-    """Context of all work of a party: lock its folder, and pass every event to status, log and `show`.
-    RunDirectoryError, OSError."""
+def at_work(party: OpenedParty[Any], show: Tell, **known: Any) -> Iterator[Tell]:
+    """Context of all work of a party: lock its folder, and pass every event to status, log and `show`; known: fields of
+    its first Status. RunDirectoryError, OSError."""
     file: PartyFile = party.file
+    status = Status(name=party.name, role=file.role, process=os.getpid(), since=time.time(), **known)
     party.folder.make()
     with party.folder.held(), logging_to(party.folder.log(party.name), file.log) as log:
         party.folder.keep_roster(party.roster)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import time
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from tacit.parties.adaptation.noise import noise_policy
 from tacit.parties.adaptation.predicting import PredictingParty, PredictionSettings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
-from tacit.parties.hosting.folder import OpenedParty, Status, at_work, read_state
+from tacit.parties.hosting.folder import OpenedParty, at_work, read_state
 from tacit.parties.hosting.party_file import ModelOwnerFile, TeachingSection
 from tacit.parties.hosting.protocols import PROTOCOLS
 from tacit.parties.hosting.running import PartyOutcome
@@ -95,15 +94,11 @@ async def run_model_owner(
     file, own = party.file, party.file.adaptation
     protocol = PROTOCOLS[file.protocol]
     learns = own is not None and own.purpose == "learning"
-    status = Status(
-        name=party.name,
-        role=file.role,
-        process=os.getpid(),
-        since=time.time(),
-        rounds=own.rounds if own is not None and learns else 0,
-        learning=learns,
-    )
-    with at_work(party, status, show) as tell, EventFile(party.folder.events(party.name), party.name) as log:
+    rounds = own.rounds if own is not None and learns else 0
+    with (
+        at_work(party, show, rounds=rounds, learning=learns) as tell,
+        EventFile(party.folder.events(party.name), party.name) as log,
+    ):
         event_log = EventLog(log, tell)
         common = _settings(party, hooks, event_log)
         served = cache(partial(hooks.served, file))

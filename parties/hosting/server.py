@@ -30,7 +30,7 @@ from tacit.models.layout import Layout
 from tacit.models.stimuli import Stimuli
 from tacit.models.training import EVALUATION_BATCH, evaluate, resolve_device
 from tacit.models.weights_file import WeightsWarning
-from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work, open_many_files
+from tacit.parties.hosting.folder import OpenedParty, PartyFolder, at_work, open_many_files
 from tacit.parties.hosting.party_file import ServerFile
 from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.learning.keeper import Keeper
@@ -615,8 +615,7 @@ async def run_server(party: OpenedParty[ServerFile], *, show: Tell, hooks: Serve
     # Every peer that reaches the port can hold a descriptor for the duration of a handshake.
     open_many_files()
     hooks = hooks or ServerHooks()
-    status = Status(name=party.name, role="server", process=os.getpid(), since=time.time())
-    with at_work(party, status, show) as tell:
+    with at_work(party, show) as tell:
         hosted = hooks.hosted(party)
         ended = await _hold_rounds(party, hosted, tell, hooks)
         return PartyOutcome(ended, hooks.summary(hosted, ended), hosted.run)

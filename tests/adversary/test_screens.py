@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tacit.cli import output
 from tacit.cli.screen import Screen
-from tacit.parties.hosting.folder import OpenedParty, PartyFolder, Status, at_work
+from tacit.parties.hosting.folder import OpenedParty, PartyFolder, at_work
 from tacit.parties.hosting.party_file import LogConfiguration
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.events import PartyFailed
@@ -80,7 +80,11 @@ def test_in_what_a_command_complains_of(capsys: pytest.CaptureFixture[str], comp
 def test_in_the_files_that_owners_read(tmp_path: Path) -> None:
     """`tail -f` on the log of a party played what a member had said."""
     told: list[Event] = []
-    keys, folder, file = generate("lab"), PartyFolder(tmp_path), SimpleNamespace(log=LogConfiguration(level="debug"))
+    keys, folder, file = (
+        generate("lab"),
+        PartyFolder(tmp_path),
+        SimpleNamespace(role="server", log=LogConfiguration(level="debug")),
+    )
     lab = OpenedParty[Any](file, keys, Roster((keys.member("server"),)), folder)
     lost = Dropout(party="client-1", phase=Phase.TRAIN, included_in_sum=False, code="LOCAL", detail=DETAIL)
     ended = RoundEnded(
@@ -88,7 +92,7 @@ def test_in_the_files_that_owners_read(tmp_path: Path) -> None:
         repeated=False, survivors=[], dropped=[lost], seconds=1.0,
     )  # fmt: skip
     with (
-        at_work(lab, Status(name="lab", role="server", process=1, since=0.0), told.append) as tell,
+        at_work(lab, told.append) as tell,
         EventFile(tmp_path / "lab.jsonl", "lab") as log,
     ):
         event_log = EventLog(log, tell)
