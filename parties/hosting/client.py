@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import torch
 
 from tacit.models import checkpoint
 from tacit.models.configuration import ImagesConfiguration
@@ -30,14 +29,12 @@ from tacit.parties.hosting.folder import OpenedParty, at_work
 from tacit.parties.hosting.party_file import ClientFile
 from tacit.parties.hosting.running import PartyOutcome
 from tacit.parties.learning.learner import Learner, Update
-from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.remembered import MemoryFile
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.taking_part import training_tasks
 from tacit.parties.learning.task import Task, check_classes, model_description, read_task
 from tacit.parties.links.client_endpoint import CopyError, NotAdmittedError, UnreachableError
 from tacit.parties.links.endpoint import EndpointError
-from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.roster import write_roster
 from tacit.parties.links.tokens import TokenFile
 from tacit.parties.protections.gaussian_noise import cost_within
@@ -63,43 +60,10 @@ from tacit.protocol.sum.configuration import Configuration
 
 REJOIN_SECONDS: Final = 1.0
 """Delay before rejoining after a sum of statistics, until the server starts the training."""
-
-
-@dataclass(frozen=True)
-class ClientImages:
-    train: tuple[Any, torch.Tensor | None] = field(repr=False)
-    """Images float32 [N, C, S, S] in the task's format, and labels int64 [N]; or custom data, and None."""
-    test: Callable[[], Labelled] | None = field(default=None, repr=False)
-    """Test images for models that the server cannot evaluate; None if there are none."""
-    class_names: tuple[str, ...] = ()
-    client: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientJob:
-    address: str
-    keys: PartyKeys
-    roster: Roster
-    policy: ClientPolicy
-    journal: Path
-    tokens: Path | None
-    """File of link tokens; None: copies of the folder are not detected."""
-    spending: Path
-    memory: Path
-    fixed: Path | None
-    plain_model: Path
-    patience: float
-    grace: float
-    connect_seconds: float
-    device: str = "cpu"
-    start: str = ""
-    workload: Workload | None = None
-    """The client's own functions, whatever the task names; None imports the task's."""
-    accepted_groups: str = ""
-    """Fingerprint of a roster in which this client may change its group."""
-    spent: float | None = None
-    keep_roster: Callable[[Roster], None] = lambda roster: None
-    """Called with every later version of the roster that it adopts, before the session is over."""
+CONNECT_SECONDS: Final = 10.0
+SHORTEST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+"""Longest delay in seconds before a client with `stay` retries; delays double while sessions fail."""
 
 
 class ClientHooks(Hooks):
@@ -136,83 +100,116 @@ class ClientHooks(Hooks):
 
 
 class ClientWork:
-    def __init__(
-        self,
-        job: ClientJob,
-        images: Callable[[Task], ClientImages],
-        moments: Callable[[StatisticsTask, Proceed], Moments],
-        event_log: EventLog,
-        hooks: ClientHooks,
-    ) -> None:
-        self._job = job
-        self._make_images = images
-        self._moments = moments
-        self._event_log = event_log
-        self._hooks = hooks
-        self._test: Callable[[], Labelled] | None = None
-        self._class_names: tuple[str, ...] = ()
-        self.learner: Learner | None = None
-        """None until it begins to work."""
+    """A client's sessions, one after the other, and its part in each."""
 
-    async def run(self) -> Ended:
-        """Join and take part; returns how the session ended. Another session follows if it was `first`. ValueError,
-        OSError, JournalError and EndpointError carry a remedy for the owner."""
-        job = self._job
-        tokens = TokenFile(job.tokens) if job.tokens else None
+    def __init__(
+        self, party: OpenedParty[ClientFile], source: Source | None, log: EventFile, tell: Tell, hooks: ClientHooks
+    ) -> None:
+        self._party = party
+        self._source = source
+        """Its images; None for custom data."""
+        self._roster = party.roster
+        self._log = log
+        self._tell = tell
+        self._hooks = hooks
+        self._tokens = None if party.folder.shared else party.folder.tokens
+        self._event_log: EventLog
+        """Of the present session."""
+        self._test: Callable[[], Labelled] | None = None
+        """Test images for models that the server cannot evaluate; None if there are none."""
+        self.learner: Learner | None = None
+        """None until it begins to work in the present session."""
+
+    async def follow(self) -> Ended:
+        """Take part in sessions until the last one; returns how that ended. ValueError, OSError, JournalError and
+        EndpointError carry a remedy for the owner."""
+        patience = self._party.file.patience
+        pause, said, give_up = SHORTEST_PAUSE, "", time.monotonic() + patience
+        while True:
+            # An event log counts the traffic of one session.
+            self._event_log = event_log = EventLog(self._log, self._tell)
+            try:
+                held = self._roster
+                ended = await self._session()
+                said = ""
+                if self._roster is not held:
+                    # The server continues at once.
+                    pause, give_up = SHORTEST_PAUSE, time.monotonic() + patience
+                    continue
+                if event_log.outside and ended.code is None:
+                    # It was a sum of statistics, which the same server follows with the training.
+                    give_up = time.monotonic() + patience
+                    await asyncio.sleep(REJOIN_SECONDS)
+                    continue
+                if ended.final or not self._hooks.stay:
+                    return ended
+                pause = SHORTEST_PAUSE if ended.code is None else min(2 * pause, LONGEST_PAUSE)
+                event_log.write(RetryScheduled(seconds=pause))
+            except EndpointError as error:
+                if str(error) != said:
+                    said = str(error)
+                    event_log.write(ConnectionFailed(reason=said))
+                waited_for = isinstance(error, UnreachableError)
+                if isinstance(error, CopyError) and not error.server:
+                    raise
+                tokens, server, key = self._tokens, self._roster.server, self._party.keys.signing_public
+                if isinstance(error, NotAdmittedError) and tokens and TokenFile(tokens).admitted(server, key):
+                    # The server's roster had its key and no longer has it: another key needs another process.
+                    raise
+                if not self._hooks.stay and (not waited_for or time.monotonic() >= give_up):
+                    raise
+                pause = SHORTEST_PAUSE if waited_for else min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    async def _session(self) -> Ended:
+        """Join one session and take part; returns how it ended."""
+        party, hooks, tokens = self._party, self._hooks, TokenFile(self._tokens) if self._tokens else None
+        file, folder = party.file, party.folder
+        self.learner = self._test = None
         settings = ClientSettings(
-            address=job.address,
-            keys=job.keys,
-            roster=job.roster,
-            policy=job.policy,
-            journal=JournalFile(job.journal, tokens=tokens),
+            address=file.connect,
+            keys=party.keys,
+            roster=self._roster,
+            policy=file.policy,
+            journal=JournalFile(folder.journal(party.name), tokens=tokens),
             tokens=tokens,
-            spending=SpendingFile(job.spending),
-            spent=job.spent,
-            patience=job.patience,
-            grace=job.grace,
-            connect_seconds=job.connect_seconds,
-            fixed=job.fixed,
-            accepted_groups=job.accepted_groups,
-            keep_roster=job.keep_roster,
+            spending=SpendingFile(folder.spending),
+            spent=None if hooks.spent is None else cost_within(hooks.spent, file.policy.delta),
+            patience=file.patience,
+            grace=file.grace,
+            connect_seconds=min(CONNECT_SECONDS, file.patience),
+            fixed=folder.fixed(party.name),
+            accepted_groups=hooks.accepted_groups,
+            keep_roster=self._keep_roster,
         )
         tasks = training_tasks(
-            job.keys.name,
-            MemoryFile(job.memory),
+            party.name,
+            MemoryFile(folder.memory(party.name)),
             self._learner,
             self._event_log,
             moments=self._moments,
             on_update=self._keep,
             on_model=self.judge,
         )
-        party = ClientParty(
-            settings,
-            tasks,
-            self._event_log,
-            hooks=self._hooks,
-            make_machine=self._hooks.machine(),
-        )
+        client = ClientParty(settings, tasks, self._event_log, hooks=hooks, make_machine=hooks.machine())
         with Stopwatch() as stopwatch:
-            ended = await party.run()
+            ended = await client.run()
         self._event_log.write(WorkMeasured(seconds=dict(stopwatch.seconds)))
         return ended
-
-    def first(self, ended: Ended) -> bool:
-        """Return whether this session was a sum of statistics, which the same server follows with the training."""
-        return self._event_log.outside and ended.code is None
 
     def judge(self, learner: Learner, model: Flat, group: Group | None, round: int) -> None:
         """Evaluate a model that the server does not have: each client its own. Under a common key the first member
         evaluates the model, and saves it."""
-        if group is not None and self._job.keys.name != group.key.members[0]:
+        if group is not None and self._party.name != group.key.members[0]:
             return
         if group is not None:
             # Written before the event, so that a reader of the event finds the file.
-            place = self._job.plain_model
+            place = self._party.folder.plain_model
             with writing(place):
                 layout, flat = learner.whole(model)
                 metadata = {
                     "round": str(round),
-                    **model_description(learner.task, learner.layout, self._class_names).metadata(),
+                    **model_description(learner.task, learner.layout, self._class_names()).metadata(),
                 }
                 checkpoint.save(place, layout=layout, flat=flat, metadata=metadata)
         if self._test is not None:
@@ -226,23 +223,47 @@ class ClientWork:
                 )
             )
 
+    def _class_names(self) -> Sequence[str]:
+        return () if self._source is None else self._source.class_names
+
     def _learner(self, configuration: Configuration) -> Learner:
-        task, own = read_task(configuration), self._job.workload
+        task, own, file = read_task(configuration), self._hooks.workload, self._party.file
         if own is not None:
             own.check(task.model, task.training)
-        images = self._make_images(task)
-        self._test, self._class_names = images.test, images.class_names
+        client = 0
+        if self._source is None:
+            client = self._roster.index(self._party.name)
+            sharing = own or Workload.named(task.model, task.training, file.data.factory)
+            images, labels = sharing.share(client, len(self._roster.clients))
+        else:
+            data = _normalised(self._source, task)
+            images, labels = data.x_train, data.y_train
+            if len(self._source.test.images):
+                self._test = partial(self._hooks.test_images, data)
         self.learner = Learner(
             configuration,
-            *images.train,
+            images,
+            labels,
             seed=self._hooks.seed,
-            device=resolve_device(self._job.device),
+            device=resolve_device(file.device),
             workload=own,
-            tripwire=self._job.policy.tripwire,
-            start=self._job.start,
-            client=images.client,
+            tripwire=file.policy.tripwire,
+            start=file.start,
+            client=client,
         )
         return self.learner
+
+    def _moments(self, task: StatisticsTask, proceed: Proceed) -> Moments:
+        if self._source is None:
+            raise TaskError("the server asks for statistics of pixels, and this client has none")
+        check_classes(task, self._source.class_names)
+        images = self._source.train.images
+        return moments(images, channels=task.channels, image_size=task.image_size, proceed=proceed)
+
+    def _keep_roster(self, roster: Roster) -> None:
+        self._party.folder.keep_roster(roster)
+        write_roster(roster, Path(self._party.file.roster), replace=True)
+        self._roster = roster
 
     def _keep(self, round: int, update: Update) -> None:
         self._hooks.contributed(round, update)
@@ -257,12 +278,6 @@ class ClientWork:
                 uncounted=did.uncounted,
             )
         )
-
-
-CONNECT_SECONDS: Final = 10.0
-SHORTEST_PAUSE: Final = 1.0
-LONGEST_PAUSE: Final = 60.0
-"""Longest delay in seconds before a client with `stay` retries; delays double while sessions fail."""
 
 
 async def run_client(party: OpenedParty[ClientFile], *, show: Tell, hooks: ClientHooks | None = None) -> PartyOutcome:
@@ -280,9 +295,9 @@ async def run_client(party: OpenedParty[ClientFile], *, show: Tell, hooks: Clien
         with EventFile(party.folder.events(party.name), party.name) as log:
             for note in source.notes if source else ():
                 EventLog(log, tell).write(InputNoted(detail=note))
-            sessions = _Sessions(party, source, log, tell, hooks)
-            ended = await sessions.follow()
-            await hooks.ended(sessions.work, ended)
+            work = ClientWork(party, source, log, tell, hooks)
+            ended = await work.follow()
+            await hooks.ended(work, ended)
             return PartyOutcome(ended)
 
 
@@ -307,109 +322,12 @@ def own_images(file: ClientFile, find: Callable[[ImagesConfiguration], Source] =
     return replace(source, train=source.train.part(indices))
 
 
-class _Sessions:
-    def __init__(
-        self,
-        party: OpenedParty[ClientFile],
-        source: Source | None,
-        log: EventFile,
-        tell: Tell,
-        hooks: ClientHooks,
-    ) -> None:
-        file = party.file
-        self._hooks = hooks
-        self.work: ClientWork
-        """The work of the last session."""
-        self._job = ClientJob(
-            address=file.connect,
-            keys=party.keys,
-            roster=party.roster,
-            policy=file.policy,
-            journal=party.folder.journal(party.name),
-            tokens=None if party.folder.shared else party.folder.tokens,
-            spending=party.folder.spending,
-            memory=party.folder.memory(party.name),
-            plain_model=party.folder.plain_model,
-            fixed=party.folder.fixed(party.name),
-            patience=file.patience,
-            grace=file.grace,
-            connect_seconds=min(CONNECT_SECONDS, file.patience),
-            device=file.device,
-            start=file.start,
-            accepted_groups=hooks.accepted_groups,
-            spent=None if hooks.spent is None else cost_within(hooks.spent, file.policy.delta),
-            workload=hooks.workload,
-            keep_roster=self._keep_roster,
+def _normalised(source: Source, task: Task) -> Dataset:
+    """The images in the format of the task. TaskError if it is not for images of these classes."""
+    if len(task.mean) != task.channels:
+        raise TaskError(
+            "the server's task does not say by which mean and deviation images are normalised: it is one for data "
+            "of the clients' own; name a data.factory"
         )
-        self._roster_file = Path(file.roster)
-        self._keep_taken = party.folder.keep_roster
-        self._source = source
-        self._data = file.data.factory
-        self._log = log
-        self._tell = tell
-
-    async def follow(self) -> Ended:
-        pause, said, give_up = SHORTEST_PAUSE, "", time.monotonic() + self._job.patience
-        while True:
-            # An event log counts the traffic of one session.
-            event_log = EventLog(self._log, self._tell)
-            try:
-                held = self._job.roster
-                self.work = work = ClientWork(self._job, self._images, self._moments, event_log, self._hooks)
-                ended = await work.run()
-                said = ""
-                if self._job.roster is not held:
-                    # The server continues at once.
-                    pause, give_up = SHORTEST_PAUSE, time.monotonic() + self._job.patience
-                    continue
-                if work.first(ended):
-                    give_up = time.monotonic() + self._job.patience
-                    await asyncio.sleep(REJOIN_SECONDS)
-                    continue
-                if ended.final or not self._hooks.stay:
-                    return ended
-                pause = SHORTEST_PAUSE if ended.code is None else min(2 * pause, LONGEST_PAUSE)
-                event_log.write(RetryScheduled(seconds=pause))
-            except EndpointError as error:
-                if str(error) != said:
-                    said = str(error)
-                    event_log.write(ConnectionFailed(reason=said))
-                waited_for = isinstance(error, UnreachableError)
-                if isinstance(error, CopyError) and not error.server:
-                    raise
-                tokens, server, key = self._job.tokens, self._job.roster.server, self._job.keys.signing_public
-                if isinstance(error, NotAdmittedError) and tokens and TokenFile(tokens).admitted(server, key):
-                    # The server's roster had its key and no longer has it: another key needs another process.
-                    raise
-                if not self._hooks.stay and (not waited_for or time.monotonic() >= give_up):
-                    raise
-                pause = SHORTEST_PAUSE if waited_for else min(2 * pause, LONGEST_PAUSE)
-            await asyncio.sleep(pause)
-
-    def _keep_roster(self, roster: Roster) -> None:
-        self._keep_taken(roster)
-        write_roster(roster, self._roster_file, replace=True)
-        self._job = replace(self._job, roster=roster)
-
-    def _moments(self, task: StatisticsTask, proceed: Proceed) -> Moments:
-        if self._source is None:
-            raise TaskError("the server asks for statistics of pixels, and this client has none")
-        check_classes(task, self._source.class_names)
-        images = self._source.train.images
-        return moments(images, channels=task.channels, image_size=task.image_size, proceed=proceed)
-
-    def _images(self, task: Task) -> ClientImages:
-        if self._source is None:
-            roster, name = self._job.roster, self._job.keys.name
-            own = self._job.workload or Workload.named(task.model, task.training, self._data)
-            client = roster.index(name)
-            return ClientImages(own.share(client, len(roster.clients)), client=client)
-        if len(task.mean) != task.channels:
-            raise TaskError(
-                "the server's task does not say by which mean and deviation images are normalised: it is one for data "
-                "of the clients' own; name a data.factory"
-            )
-        check_classes(task, self._source.class_names)
-        data = normalise(self._source, image_size=task.model.image_size, mean=task.mean, std=task.std)
-        tests = partial(self._hooks.test_images, data) if len(self._source.test.images) else None
-        return ClientImages((data.x_train, data.y_train), tests, tuple(self._source.class_names))
+    check_classes(task, source.class_names)
+    return normalise(source, image_size=task.model.image_size, mean=task.mean, std=task.std)
