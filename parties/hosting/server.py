@@ -41,7 +41,6 @@ from tacit.parties.learning.statistics import (
     configure_statistics,
 )
 from tacit.parties.learning.task import LOSS_UNIT, Task, class_digest, configure, model_description
-from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.roster import RosterFileError, read_roster
 from tacit.parties.links.tokens import TokenFile
 from tacit.parties.runs.classes import TestClasses, described
@@ -135,25 +134,6 @@ class ServerImages:
         return cls((), (), ())
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerJob:
-    experiment: Experiment
-    run: RunDirectory
-    keys: PartyKeys
-    roster: Roster
-    address: str
-    rounds: int
-    completed: int
-    repeated: int = 0
-    """Discarded rounds before that one."""
-    weights_seed: int
-    device: str = "cpu"
-    tokens: TokenFile | None = None
-    spending: SpendingFile | None = None
-    newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
-    """Return a later version of this roster for the remaining rounds."""
-
-
 class ServerHooks(Hooks):
     """Points at which a simulation or an audit changes or records a server; the defaults are those of hosts."""
 
@@ -210,41 +190,39 @@ STATISTICS_PAUSE: Final = 60.0
 LONGEST_STATISTICS_PAUSE: Final = 600.0
 
 
-async def serve(
-    job: ServerJob, images: Callable[[DataConfiguration], ServerImages], tell: Tell, hooks: ServerHooks
-) -> Ended:
+async def serve(party: OpenedParty[ServerFile], hosted: HostedRun, tell: Tell, hooks: ServerHooks) -> Ended:
     """Build or load the model, run the rounds, evaluate and save after each; returns how the session ended. Before the
     rounds the clients sum up statistics, if the experiment requires them and the run does not know them yet.
 
-    images: describes the images of an experiment's [data]. ValueError, OSError and EndpointError carry a remedy for the
-    owner."""
-    experiment, run = job.experiment, job.run
-    device, known = resolve_device(job.device), images(experiment.data)
+    ValueError, OSError and EndpointError carry a remedy for the owner."""
+    experiment, run, address = hosted.experiment, hosted.run, party.file.bind
+    device, known = resolve_device(party.file.device), hooks.images(party.file, experiment)
     # Built before the clients are asked for anything, so that after the first sum they find the server at once.
-    task = task_of(experiment, known, job.weights_seed)
+    task = task_of(experiment, known, hosted.weights_seed)
     with warnings.catch_warnings(record=True) as remarks:
         warnings.simplefilter("always", WeightsWarning)
-        model = task.build(seed=job.weights_seed, start=experiment.model)
+        model = task.build(seed=hosted.weights_seed, start=experiment.model)
     notes = [*known.notes, *(str(each.message) for each in remarks if each.category is WeightsWarning)]
     whole = Layout.of(model)
-    if job.completed:
+    if hosted.completed:
         whole.load_into(model, checkpoint.load(run.model, whole)[0])
     if experiment.data.statistics == "sum":
-        found, address, ended = await summed_statistics(job, known, tell, hooks)
+        found, address, ended = await summed_statistics(party, hosted, known, tell, hooks)
         if found is None:
             return ended
-        job, known = replace(job, address=address), images(experiment.data.given(found.mean, found.std))
-    task = task_of(experiment, known, job.weights_seed)
+        given = experiment.data.given(found.mean, found.std)
+        known = hooks.images(party.file, structs.replace(experiment, data=given))
+    task = task_of(experiment, known, hosted.weights_seed)
 
     def sized(roster: Roster) -> tuple[Configuration, int]:
         """The configuration for the clients of this roster, and the number of participants."""
         numbered, bits = experiment.numbered(len(roster.clients)), experiment.ring_bits
         return configure(numbered.terms(len(roster.clients)), task, model, ring_bits=bits), numbered.clients
 
-    configuration, participants = sized(job.roster)
+    configuration, participants = sized(party.roster)
     keeper = Keeper(configuration, model, seed=hooks.seed, device=device)
-    if job.completed and keeper.velocity is not None:
-        keeper.velocity = checkpoint.load(run.velocity(job.completed), keeper.velocity_layout)[0]
+    if hosted.completed and keeper.velocity is not None:
+        keeper.velocity = checkpoint.load(run.velocity(hosted.completed), keeper.velocity_layout)[0]
 
     white = 255 if known.test is None else known.test.source.white
     description = model_description(
@@ -252,7 +230,7 @@ async def serve(
     ).metadata()
 
     def save(round: int) -> None:
-        progress = Progress(round=round, split_seed=job.weights_seed, repeated=repeated)
+        progress = Progress(round=round, split_seed=hosted.weights_seed, repeated=repeated)
         with writing(run.model):
             # A file for each round: at any crash the file of the model's round exists.
             if keeper.velocity is not None:
@@ -262,7 +240,7 @@ async def serve(
             run.forget_velocities(but=round)
 
     judged_last: TestClasses | None = None
-    repeated = job.repeated
+    repeated = hosted.repeated
 
     def judge(round: int, total: Total | None) -> Evaluation:
         nonlocal judged_last
@@ -298,18 +276,20 @@ async def serve(
             save(done.round)
         return judged
 
-    if not job.completed:
+    if not hosted.completed:
         save(0)
+    fits = partial(check_changed, experiment)
     settings: ServerSettings | None = replace(
-        _settings(job, configuration, hooks, rounds=job.rounds, completed=job.completed),
-        newer_roster=job.newer_roster,
+        _settings(party, hosted, configuration, hooks),
+        address=address,
+        newer_roster=RosterWatch(Path(party.file.roster), fits, party.folder.keep_roster, tell).newer,
         resized=sized,
         participants=participants,
         sampling=hooks.sampling,
     )
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     origin = InvocationRecorded.now(hooks.command, started=hooks.started, device=place, seed=hooks.recorded_seed)
-    with EventFile(run.events(job.keys.name), job.keys.name) as log:
+    with EventFile(run.events(party.name), party.name) as log:
         while settings is not None:
             # An event log counts the traffic of one session.
             event_log = EventLog(log, tell)
@@ -323,29 +303,29 @@ async def serve(
                 )
             )
             event_log.write(origin)
-            for note in () if job.completed else notes:
+            for note in () if hosted.completed else notes:
                 event_log.write(InputNoted(detail=note))
-            party = ServerParty(
+            session = ServerParty(
                 settings, keeper, event_log, on_round=after_round, hooks=hooks, make_machine=hooks.machine()
             )
             with Stopwatch() as stopwatch:
-                ended = await party.run()
+                ended = await session.run()
             event_log.write(WorkMeasured(seconds=dict(stopwatch.seconds)))
-            settings = party.successor
+            settings = session.successor
         if judged_last is not None:
             log.write(ClassesEvaluated(found=judged_last))
         return ended
 
 
 async def summed_statistics(
-    job: ServerJob, known: ServerImages, tell: Tell, hooks: ServerHooks
+    party: OpenedParty[ServerFile], hosted: HostedRun, known: ServerImages, tell: Tell, hooks: ServerHooks
 ) -> tuple[Statistics | None, str, Ended]:
     """Mean and deviation of the clients' pixels, from the run or from their own session, persisted before anybody
     continues; the listening address; how that session ended. None without a sum."""
-    address, run = job.address, job.run
+    experiment, run, address = hosted.experiment, hosted.run, party.file.bind
     if (kept := run.kept_statistics()) is not None:
         return kept, address, Ended(None, "")
-    configuration = first_configuration(job.experiment, known, len(job.roster.clients))
+    configuration = first_configuration(experiment, known, len(party.roster.clients))
     keeper = StatisticsKeeper(configuration)
 
     def note(done: RoundDone, total: Total | None) -> Evaluation:
@@ -360,10 +340,11 @@ async def summed_statistics(
             address = event.address
         tell(event)
 
-    regather, began, pause = job.experiment.deadlines.regather, time.monotonic(), STATISTICS_PAUSE
+    regather, began, pause = experiment.deadlines.regather, time.monotonic(), STATISTICS_PAUSE
     while True:
-        settings = replace(_settings(job, configuration, hooks, rounds=STATISTICS_ATTEMPTS), address=address)
-        with EventFile(run.events(job.keys.name), job.keys.name) as log:
+        new = replace(hosted, completed=0)
+        settings = replace(_settings(party, new, configuration, hooks), address=address, rounds=STATISTICS_ATTEMPTS)
+        with EventFile(run.events(party.name), party.name) as log:
             event_log = EventLog(log, follow)
             ended = await ServerParty(settings, keeper, event_log, on_round=note).run()
             if keeper.found is not None or ended.code is not None:
@@ -380,24 +361,25 @@ async def summed_statistics(
 
 
 def _settings(
-    job: ServerJob, configuration: Configuration, hooks: ServerHooks, *, rounds: int, completed: int = 0
+    party: OpenedParty[ServerFile], hosted: HostedRun, configuration: Configuration, hooks: ServerHooks
 ) -> ServerSettings:
+    folder, deadlines = party.folder, hosted.experiment.deadlines
     return ServerSettings(
-        address=job.address,
-        keys=job.keys,
-        roster=job.roster,
+        address=party.file.bind,
+        keys=party.keys,
+        roster=party.roster,
         configuration=configuration,
-        rounds=rounds,
-        completed=completed,
-        smallest_cohort=job.experiment.policy.smallest_cohort,
-        join_seconds=job.experiment.deadlines.join if hooks.missing is None else LONGEST_SECONDS,
+        rounds=hosted.left,
+        completed=hosted.completed,
+        smallest_cohort=hosted.experiment.policy.smallest_cohort,
+        join_seconds=deadlines.join if hooks.missing is None else LONGEST_SECONDS,
         # A client that was lost before a restart does not delay it by `join` seconds.
-        enough_seconds=job.experiment.deadlines.grace if completed and hooks.missing is None else None,
-        grace=job.experiment.deadlines.grace,
-        tokens=job.tokens,
-        spending=job.spending,
+        enough_seconds=deadlines.grace if hosted.completed and hooks.missing is None else None,
+        grace=deadlines.grace,
+        tokens=None if folder.shared else TokenFile(folder.tokens),
+        spending=SpendingFile(folder.spending),
         missing=hooks.missing or dict,
-        regather_seconds=job.experiment.deadlines.regather,
+        regather_seconds=deadlines.regather,
         repeats=True,
     )
 
@@ -617,41 +599,15 @@ async def run_server(party: OpenedParty[ServerFile], *, show: Tell, hooks: Serve
     hooks = hooks or ServerHooks()
     with at_work(party, show) as tell:
         hosted = hooks.hosted(party)
-        ended = await _hold_rounds(party, hosted, tell, hooks)
-        return PartyOutcome(ended, hooks.summary(hosted, ended), hosted.run)
-
-
-async def _hold_rounds(party: OpenedParty[ServerFile], hosted: HostedRun, tell: Tell, hooks: ServerHooks) -> Ended:
-    chosen, run = hosted.experiment, hosted.run
-    fits = partial(check_changed, chosen)
-    watch = RosterWatch(Path(party.file.roster), fits, party.folder.keep_roster, tell)
-    tell(
-        RunOpened(
-            directory=str(run.path),
-            experiment=chosen.name,
-            completed=hosted.completed,
-            rounds=hosted.completed + hosted.left,
+        tell(
+            RunOpened(
+                directory=str(hosted.run.path),
+                experiment=hosted.experiment.name,
+                completed=hosted.completed,
+                rounds=hosted.completed + hosted.left,
+            )
         )
-    )
-    job = ServerJob(
-        experiment=chosen,
-        run=run,
-        keys=party.keys,
-        roster=party.roster,
-        address=party.file.bind,
-        rounds=hosted.left,
-        completed=hosted.completed,
-        repeated=hosted.repeated,
-        weights_seed=hosted.weights_seed,
-        device=party.file.device,
-        tokens=None if party.folder.shared else TokenFile(party.folder.tokens),
-        spending=SpendingFile(party.folder.spending),
-        newer_roster=watch.newer,
-    )
-    if job.rounds <= 0:
-        return Ended(None, "all rounds were done before")
-
-    def images(data: DataConfiguration) -> ServerImages:
-        return hooks.images(party.file, msgspec.structs.replace(chosen, data=data))
-
-    return await serve(job, images, tell, hooks)
+        ended = Ended(None, "all rounds were done before")
+        if hosted.left > 0:
+            ended = await serve(party, hosted, tell, hooks)
+        return PartyOutcome(ended, hooks.summary(hosted, ended), hosted.run)

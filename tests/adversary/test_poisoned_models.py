@@ -13,7 +13,9 @@ import torch
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration
 from tacit.models.data import load
-from tacit.parties.hosting.server import ServerHooks, ServerImages, ServerJob, serve
+from tacit.parties.hosting.folder import OpenedParty, PartyFolder
+from tacit.parties.hosting.party_file import ServerFile
+from tacit.parties.hosting.server import HostedRun, ServerHooks, ServerImages, serve
 from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment, FederationSection
@@ -56,10 +58,10 @@ def learner(kind: type[Learner]) -> Any:
 @pytest.mark.asyncio
 @pytest.mark.threat("client/poisons-the-model")
 async def test_a_model_that_cannot_be_evaluated_is_not_saved_and_the_run_goes_on(
-    federation: Any, tmp_path: Path
+    federation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = Experiment(
-        federation=FederationSection(clients=4),
+        federation=FederationSection(clients=4, rounds=2),
         model=ModelConfiguration(name="convnet", image_size=SIZE),
         data=DataConfiguration(),
     )
@@ -75,17 +77,11 @@ async def test_a_model_that_cannot_be_evaluated_is_not_saved_and_the_run_goes_on
             listening.set()
 
     run = RunDirectory.create(tmp_path / "run")
-    job = ServerJob(
-        experiment=experiment,
-        run=run,
-        keys=federation.keys["server"],
-        roster=federation.roster,
-        address="tcp://127.0.0.1:*",
-        rounds=2,
-        completed=0,
-        weights_seed=1,
-    )
-    server = asyncio.create_task(serve(job, lambda section: images, tell, ServerHooks()))
+    file, folder = ServerFile(key="", bind="tcp://127.0.0.1:*"), PartyFolder(tmp_path / "server")
+    folder.make()
+    party = OpenedParty(file, federation.keys["server"], federation.roster, folder)
+    monkeypatch.setattr(ServerHooks, "images", lambda hooks, file, experiment: images)
+    server = asyncio.create_task(serve(party, HostedRun(experiment, run, 0, weights_seed=1), tell, ServerHooks()))
     await listening.wait()
     first = run.model.read_bytes()
     clients = [
