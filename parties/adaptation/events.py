@@ -10,14 +10,12 @@ from tacit.protocol.core.events import Event, Level
 class LearningOffered(Event, frozen=True, kw_only=True):
     """A model owner offers training to data owners."""
 
+    TEXT: ClassVar[str] = "shares of {words} words: adaptation.words of the dealer"
+
     words: int
     """Length of a data owner's sum of shares."""
     rounds: int
     classes: int
-
-    @property
-    def text(self) -> str:
-        return f"shares of {self.words} words: adaptation.words of the dealer"
 
 
 class NoiseConfigured(Event, frozen=True, kw_only=True):
@@ -36,34 +34,26 @@ class NoiseConfigured(Event, frozen=True, kw_only=True):
 class CalibrationStarted(Event, frozen=True, kw_only=True):
     """A model owner calibrates the bounds of training on its own images."""
 
-    @property
-    def text(self) -> str:
-        return "finds bounds, by a rehearsal on images of its own"
+    TEXT: ClassVar[str] = "finds bounds, by a rehearsal on images of its own"
 
 
 class MarginReduced(Event, frozen=True, kw_only=True):
     """The bounds that fit the rings leave less margin than requested."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = (
+        "adaptation.margin: bounds with more room than {margin:g} do not fit the rings; batches may be refused"
+    )
 
     margin: float
-
-    @property
-    def text(self) -> str:
-        return (
-            f"adaptation.margin: bounds with more room than {self.margin:g} do not fit the rings; batches may be "
-            "refused"
-        )
 
 
 class SumsResumed(Event, frozen=True, kw_only=True):
     """A dealer resumes the sums after this round."""
 
-    round: int
+    TEXT: ClassVar[str] = "goes on after round {round}"
 
-    @property
-    def text(self) -> str:
-        return f"goes on after round {self.round}"
+    round: int
 
 
 class LearningSessionOpened(Event, frozen=True, kw_only=True):
@@ -81,13 +71,10 @@ class LearningSessionLost(Event, frozen=True, kw_only=True):
     """A data owner lost its session with the model owner, and reconnects."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "the session with the model owner is lost: {detail}"
 
     code: str | None
     detail: str
-
-    @property
-    def text(self) -> str:
-        return f"the session with the model owner is lost: {self.detail}"
 
 
 class LearningPassOver(Event, frozen=True, kw_only=True):
@@ -111,13 +98,11 @@ class LearningPassOver(Event, frozen=True, kw_only=True):
 class ImagesKept(LearningPassOver, frozen=True, kw_only=True):
     """Images passed the blocks, and an owner keeps its shares."""
 
+    TEXT: ClassVar[str] = "{images} of {of} images have passed the blocks"
+
     images: int
     """Number of images kept so far."""
     of: int
-
-    @property
-    def text(self) -> str:
-        return f"{self.images} of {self.of} images have passed the blocks"
 
 
 class BatchEnded(LearningPassOver, frozen=True, kw_only=True):
@@ -190,23 +175,18 @@ class LearningRoundLost(Event, frozen=True, kw_only=True):
     """A data owner does not receive the sum of a round."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "round {round} is lost: {detail}"
 
     round: int
     detail: str
-
-    @property
-    def text(self) -> str:
-        return f"round {self.round} is lost: {self.detail}"
 
 
 class PreparationStarted(Event, frozen=True, kw_only=True):
     """A simulation prepares inputs before its parties start."""
 
-    what: str
+    TEXT: ClassVar[str] = "preparing {what}"
 
-    @property
-    def text(self) -> str:
-        return f"preparing {self.what}"
+    what: str
 
 
 class AdaptersEvaluated(Event, frozen=True, kw_only=True):

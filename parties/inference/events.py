@@ -12,11 +12,9 @@ from tacit.protocol.core.events import Event, Level
 class ModelLoaded(Event, frozen=True, kw_only=True):
     """A model owner serves the model with this commitment."""
 
-    weights: str
+    TEXT: ClassVar[str] = "model {weights}"
 
-    @property
-    def text(self) -> str:
-        return f"model {self.weights}"
+    weights: str
 
 
 class SessionOpened(Event, frozen=True, kw_only=True):
@@ -32,25 +30,21 @@ class SessionOpened(Event, frozen=True, kw_only=True):
 class TermsAgreed(Event, frozen=True, kw_only=True):
     """A model owner and a data owner agreed on the terms of a session."""
 
+    TEXT: ClassVar[str] = "{peer} asks about {images} images"
+
     peer: str
     images: int
     batch: int
     session: str
     """First 16 hexadecimal digits of the session's identifier."""
 
-    @property
-    def text(self) -> str:
-        return f"{self.peer} asks about {self.images} images"
-
 
 class ModelAgreed(Event, frozen=True, kw_only=True):
     """A data owner accepted the model with this commitment."""
 
-    weights: str
+    TEXT: ClassVar[str] = "model {weights}"
 
-    @property
-    def text(self) -> str:
-        return f"model {self.weights}"
+    weights: str
 
 
 class PassEnded(Event, frozen=True, kw_only=True):

@@ -57,38 +57,30 @@ class ClientCheated(Event, frozen=True, kw_only=True):
     """A client broke a rule by fault injection."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "cheats: {detail}"
 
     round: int
     how: str
     detail: str
-
-    @property
-    def text(self) -> str:
-        return f"cheats: {self.detail}"
 
 
 class PartyExited(Event, frozen=True, kw_only=True):
     """The process of a party ended normally; reported by the simulation that started it."""
 
     LEVEL: ClassVar[Level] = "debug"
+    TEXT: ClassVar[str] = "{reason}"
 
     reason: str
-
-    @property
-    def text(self) -> str:
-        return self.reason
 
 
 class PartyFailed(Event, frozen=True, kw_only=True):
     """The process of a party failed; reported by the simulation that started it."""
 
+    TEXT: ClassVar[str] = "{reason}"
+
     reason: str
     again: bool = False
     """Whether the same failure was reported for another client of this process."""
-
-    @property
-    def text(self) -> str:
-        return self.reason
 
     @property
     def level(self) -> Level:

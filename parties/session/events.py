@@ -29,21 +29,20 @@ class Repeating(Event, frozen=True, kw_only=True):
 class LinkOpened(Repeating, frozen=True, kw_only=True):
     """The link to a peer was opened."""
 
+    TEXT: ClassVar[str] = "connected to {peer}"
+
     peer: str
 
     @property
     def about(self) -> str:
         return self.peer
-
-    @property
-    def text(self) -> str:
-        return f"connected to {self.peer}"
 
 
 class LinkLost(Repeating, frozen=True, kw_only=True):
     """The link to a peer broke."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "lost the link to {peer}"
 
     peer: str
 
@@ -51,15 +50,12 @@ class LinkLost(Repeating, frozen=True, kw_only=True):
     def about(self) -> str:
         return self.peer
 
-    @property
-    def text(self) -> str:
-        return f"lost the link to {self.peer}"
-
 
 class SendFailed(Repeating, frozen=True, kw_only=True):
     """A message could not be sent."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "could not send to {to}: {reason}"
 
     to: str
     reason: str
@@ -67,10 +63,6 @@ class SendFailed(Repeating, frozen=True, kw_only=True):
     @property
     def about(self) -> str:
         return self.to
-
-    @property
-    def text(self) -> str:
-        return f"could not send to {self.to}: {self.reason}"
 
 
 class HandshakeRefused(Repeating, frozen=True, kw_only=True):
@@ -116,12 +108,9 @@ class InputNoted(Event, frozen=True, kw_only=True):
     """A reader of images or weights skipped something, or found a likely mistake."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "{detail}"
 
     detail: str
-
-    @property
-    def text(self) -> str:
-        return self.detail
 
 
 class PhaseEnded(Event, frozen=True, kw_only=True):
@@ -209,23 +198,18 @@ class ConnectionFailed(Event, frozen=True, kw_only=True):
     """A peer was not reached; the party retries."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "{reason}"
 
     reason: str
     peer: str = ""
-
-    @property
-    def text(self) -> str:
-        return self.reason
 
 
 class RetryScheduled(Event, frozen=True, kw_only=True):
     """A client with `--stay` joins the next session."""
 
-    seconds: float
+    TEXT: ClassVar[str] = "stays, and joins the next session (tries again in {seconds:g} s)"
 
-    @property
-    def text(self) -> str:
-        return f"stays, and joins the next session (tries again in {self.seconds:g} s)"
+    seconds: float
 
 
 class ConfigurationProposed(Event, frozen=True, kw_only=True):
@@ -270,15 +254,13 @@ class SpendingLearned(Event, frozen=True, kw_only=True):
 class ConfigurationAccepted(Event, frozen=True, kw_only=True):
     """This client's policy accepted the server's proposal."""
 
+    TEXT: ClassVar[str] = "accepted {scheme}, {mode} mode"
+
     scheme: str
     mode: str
     session: str
     fixed_part: str
     """Digest of the fixed tensors, in hexadecimal; empty without any."""
-
-    @property
-    def text(self) -> str:
-        return f"accepted {self.scheme}, {self.mode} mode"
 
 
 class Dropout(msgspec.Struct, frozen=True, kw_only=True):
@@ -370,9 +352,7 @@ class StatisticsSummed(Event, frozen=True, kw_only=True):
 class StatisticsContributed(Event, frozen=True, kw_only=True):
     """This client's pixel statistics are in the sum."""
 
-    @property
-    def text(self) -> str:
-        return "its sums of pixels are in those of all; training follows"
+    TEXT: ClassVar[str] = "its sums of pixels are in those of all; training follows"
 
 
 class ClientRoundEnded(Event, frozen=True, kw_only=True):
@@ -402,24 +382,18 @@ class ShutdownIncomplete(Event, frozen=True, kw_only=True):
     """The party was stopped, and could not finish its last work."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "was stopped, and could not finish: {detail}"
 
     detail: str
-
-    @property
-    def text(self) -> str:
-        return f"was stopped, and could not finish: {self.detail}"
 
 
 class TrainingFailed(Event, frozen=True, kw_only=True):
     """This client cannot train; the reason is not sent to the server."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "cannot train: {detail}"
 
     detail: str
-
-    @property
-    def text(self) -> str:
-        return f"cannot train: {self.detail}"
 
 
 class UpdateComputed(Event, frozen=True, kw_only=True):
@@ -452,14 +426,12 @@ class UpdateComputed(Event, frozen=True, kw_only=True):
 class ModelEvaluated(Event, frozen=True, kw_only=True):
     """This client evaluated a model that the server cannot read."""
 
+    TEXT: ClassVar[str] = "after round {round}: accuracy {accuracy:.3f}, loss {loss:.3f}"
+
     round: int
     accuracy: float
     balanced_accuracy: float
     loss: float
-
-    @property
-    def text(self) -> str:
-        return f"after round {self.round}: accuracy {self.accuracy:.3f}, loss {self.loss:.3f}"
 
 
 class StateRestored(Event, frozen=True, kw_only=True):
@@ -520,9 +492,6 @@ class RosterRefused(Event, frozen=True, kw_only=True):
     """The roster file has a later version that the server cannot use."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "stays with its roster: {reason}"
 
     reason: str
-
-    @property
-    def text(self) -> str:
-        return f"stays with its roster: {self.reason}"

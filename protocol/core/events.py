@@ -25,6 +25,8 @@ class Event(Output, msgspec.Struct, frozen=True, kw_only=True, tag_field="event"
     """An event at a party. The process that logs it fills in `time` and `party`."""
 
     LEVEL: ClassVar[Level] = "info"
+    TEXT: ClassVar[str] = ""
+    """Template of `text`, with the names of fields in braces; empty: the name of the event and its fields."""
 
     time: float = 0.0
     """Seconds since 1970."""
@@ -39,8 +41,10 @@ class Event(Output, msgspec.Struct, frozen=True, kw_only=True, tag_field="event"
     @property
     def text(self) -> str:
         """One line for a person, with `party` as its subject. Peers supply parts of it: print it through `shown`."""
-        given = msgspec.structs.asdict(self).items()
-        fields = {name: value for name, value in given if name not in Event.__struct_fields__}
+        given = msgspec.structs.asdict(self)
+        if self.TEXT:
+            return self.TEXT.format(**given)
+        fields = {name: value for name, value in given.items() if name not in Event.__struct_fields__}
         said = ", ".join(f"{name} {value}" for name, value in fields.items() if value not in (None, "", [], (), {}))
         name = _tag(type(self).__name__).replace("-", " ")
         return f"{name}: {said}" if said else name
@@ -54,11 +58,8 @@ class MessageRefused(Event, frozen=True, kw_only=True):
     """A message broke a rule of the protocol."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "refused a message of {member}: {detail} ({code})"
 
     member: str
     code: str
     detail: str
-
-    @property
-    def text(self) -> str:
-        return f"refused a message of {self.member}: {self.detail} ({self.code})"

@@ -48,22 +48,18 @@ class GroupKeyReceived(Event, frozen=True, kw_only=True):
 class KeyAgreementFailed(Event, frozen=True, kw_only=True):
     """An agreement ended without a key."""
 
+    TEXT: ClassVar[str] = "no group key {epoch}: {detail}"
+
     epoch: int
     code: str
     detail: str
     by: list[str]
 
-    @property
-    def text(self) -> str:
-        return f"no group key {self.epoch}: {self.detail}"
-
 
 class ModelRecovered(Event, frozen=True, kw_only=True):
     """A client provided the encrypted model that it persisted in this round."""
 
+    TEXT: ClassVar[str] = "{member} provided the model after round {round}"
+
     member: str
     round: int
-
-    @property
-    def text(self) -> str:
-        return f"{self.member} provided the model after round {self.round}"

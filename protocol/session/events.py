@@ -13,48 +13,37 @@ class ClientJoined(Event, frozen=True, kw_only=True):
     """A client was welcomed to the session."""
 
     LEVEL: ClassVar[Level] = "debug"
+    TEXT: ClassVar[str] = "{member} joined"
 
     member: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.member} joined"
 
 
 class ClientLeft(Event, frozen=True, kw_only=True):
     """A client left the session; it may rejoin."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "{member} left: {detail}"
 
     member: str
     detail: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.member} left: {self.detail}"
 
 
 class ClientResumed(Event, frozen=True, kw_only=True):
     """A client reconnected after its link broke, and received the messages that it missed."""
 
+    TEXT: ClassVar[str] = "{member} resumed; {messages} messages sent again"
+
     member: str
     messages: int
-
-    @property
-    def text(self) -> str:
-        return f"{self.member} resumed; {self.messages} messages sent again"
 
 
 class GatheringStarted(Event, frozen=True, kw_only=True):
     """Too few clients are left for a round, and the server waits for others."""
 
     LEVEL: ClassVar[Level] = "warning"
+    TEXT: ClassVar[str] = "{detail}"
 
     detail: str
-
-    @property
-    def text(self) -> str:
-        return self.detail
 
 
 class RoundStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
