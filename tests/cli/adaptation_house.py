@@ -3,21 +3,18 @@ processes."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from click.testing import Result
 
-from tacit.parties.session.event_log import EventT, read
-from tests.cli import warm
-from tests.cli.hosts import Process, free_port
+from tests.cli.command import Invoke
+from tests.cli.hosts import Process
+from tests.cli.party_hosts import PartyHosts
 
-Invoke = Callable[..., Result]
 DATA_OWNERS = ("alice", "bob", "carol")
 ROLES = {"dealer": "dealer", "owner": "model-owner", **dict.fromkeys(DATA_OWNERS, "data-owner")}
 CLASSES = ("0", "1")
@@ -33,50 +30,23 @@ def labelled(path: Path, labels: Sequence[int], *, side: int = 8) -> None:
     np.savez(path, x_train=pixels, y_train=numbers)
 
 
-class AdaptationHouse:
+class AdaptationHouse(PartyHosts):
     """A host each for the dealer, the model owner `owner` and data owners, who learn so many rounds."""
 
+    ROLES = ROLES
+    SERVICES = ("dealer", "owner", "sums")
+
     def __init__(self, path: Path, tacit: Invoke, student: Path, *, rounds: int = 2) -> None:
-        self.path = path
-        self._tacit = tacit
-        self._running: list[Process] = []
+        super().__init__(path, tacit)
         self._student = student
         self.rounds = rounds
         self.grace = 1.0
         """Of a lost link to the sums, in seconds."""
-        self.ports = {name: free_port() for name in ("dealer", "owner", "sums")}
-        for name, role in ROLES.items():
-            (path / name).mkdir()
-            self.command("keys", "new", name, "--role", role, "--out", path / name)
-        self.roster(*ROLES)
         self.model_owner()
         self.dealer()
         for name in DATA_OWNERS:
             labelled(path / name / "images.npz", [0, 1] * 3)
             self.data_owner(name)
-
-    def at(self, name: str) -> str:
-        return f"tcp://127.0.0.1:{self.ports[name]}"
-
-    def command(self, *arguments: object) -> None:
-        done = self._tacit(*arguments)
-        assert done.exit_code == 0, done.output
-
-    def roster(self, *names: str, of: Sequence[str] = tuple(ROLES)) -> None:
-        made = self.path / "roster.toml"
-        made.unlink(missing_ok=True)
-        self.command("roster", "make", "--out", made, *(self.path / name / f"{name}.card" for name in names))
-        for name in of:
-            (self.path / name / "roster.toml").write_bytes(made.read_bytes())
-
-    def write(self, name: str, sections: Mapping[str, Mapping[str, Any]], **keys: Any) -> Path:
-        path = self.path / name / "party.toml"
-        lines = [f"{key} = {json.dumps(value)}" for key, value in {"role": ROLES[name], "key": f"{name}.key"}.items()]
-        lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
-        for section, given in sections.items():
-            lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in given.items())]
-        path.write_text("\n".join([*lines, ""]))
-        return path
 
     def dealer(self, **keys: Any) -> Path:
         own = {"sums": self.at("sums"), "words": self.words, "rounds": self.rounds, **keys}
@@ -113,23 +83,8 @@ class AdaptationHouse:
         addresses = {"model_owner": self.at("owner"), "dealer": self.at("dealer")}
         return self.write(name, {"adaptation": own, "data": images}, **addresses, batch=batch)
 
-    def start(self, name: str, *options: str) -> Process:
-        process = Process(warm.start((ROLES[name], "party.toml", *options), self.path / name))
-        self._running.append(process)
-        return process
-
     def start_all(self, *, but: Sequence[str] = ()) -> dict[str, Process]:
         return {name: self.start(name) for name in ROLES if name not in but}
-
-    def status(self, name: str) -> dict[str, Any]:
-        copy = self.path / name / "status.json"
-        self._tacit("status", self.path / name / "party.toml", "--json", copy)
-        found: dict[str, Any] = json.loads(copy.read_bytes())
-        return found
-
-    def events(self, name: str, kind: type[EventT]) -> list[EventT]:
-        log = self.path / name / "state" / "events" / f"{name}.jsonl"
-        return [event for event in read(log) if isinstance(event, kind)]
 
     def adapters(self, name: str) -> bytes:
         return (self.path / name / "state" / "adapters.safetensors").read_bytes()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import typer
 from click.testing import CliRunner, Result
 
 from tacit.cli.main import app
+
+Invoke = Callable[..., Result]
 
 COMMAND: Final[Any] = typer.main.get_command(app)
 """Made once: typer takes a fifth of a second for it, which it would take for every call."""

@@ -13,7 +13,7 @@ from click.testing import Result
 from tacit.cli.screen import Screen
 from tacit.protocol.core.events import Event
 from tacit.simulate.federation import processes
-from tests.cli.command import invoke
+from tests.cli.command import Invoke, invoke
 from tests.simulate.conftest import undrawn  # noqa: F401
 
 with pytest.MonkeyPatch.context() as patch:
@@ -43,7 +43,6 @@ grace = 0.5
 {more}
 """
 
-Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 Show = Callable[[Event], None]
 
@@ -104,6 +103,11 @@ def distilled(tacit: Invoke, images: Path, tmp_path_factory: pytest.TempPathFact
     result = tacit("distill", experiment, "--data", images, "--out", out, "--json", copy)
     assert result.exit_code == 0, result.stderr
     return result, directory
+
+
+@pytest.fixture(scope="session")
+def student(distilled: tuple[Result, Path]) -> Path:
+    return distilled[1] / "out"
 
 
 @pytest.fixture

@@ -33,9 +33,9 @@ from tacit.protocol.core.events import Event
 from tacit.simulate.adaptation.clear import InTheClear
 from tacit.simulate.adaptation.plan import Folder, read_learning
 from tacit.simulate.adaptation.setting import setting
+from tests.cli.command import Invoke
 from tests.cli.outputs import check_output
 
-Invoke = Callable[..., Result]
 SMALL = """
 name = "small"
 [federation]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import Result
 
 from tacit.parties.adaptation.events import BatchEnded, RoundSaved
 from tacit.parties.hosting import preflight
@@ -18,6 +17,7 @@ from tacit.parties.links.keys import load
 from tacit.parties.links.roster import read_roster
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tests.cli.adaptation_house import BATCH, CLASSES, DATA_OWNERS, ROLES, AdaptationHouse, complaint, forget, labelled
+from tests.cli.command import Invoke
 from tests.cli.hosts import Process
 from tests.cli.outputs import check_output
 
@@ -25,12 +25,6 @@ pytestmark = pytest.mark.end_to_end
 
 ROUNDS = 6
 """So many that whoever is to be killed before the last one is."""
-Invoke = Callable[..., Result]
-
-
-@pytest.fixture(scope="module")
-def student(distilled: tuple[Result, Path]) -> Path:
-    return distilled[1] / "out"
 
 
 @pytest.fixture

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from tacit.parties.runs.experiment import Experiment, ExperimentError, parse
+from tests.cli.command import Invoke
 
-Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 
 NOISY = '[protection]\nscheme = "dp-gaussian"\n'

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import parse
@@ -17,12 +15,11 @@ from tacit.parties.session.events import Dropout, SessionEnded, TrafficCounted, 
 from tacit.protocol.session.events import RoundStarted
 from tacit.protocol.sum.events import ClientDropped
 from tacit.protocol.sum.states import Phase
+from tests.cli.command import Invoke
 from tests.cli.outputs import check_output
 from tests.simulate.conftest import configured, ended
 
 pytestmark = pytest.mark.usefixtures("undrawn")
-
-Invoke = Callable[..., Result]
 
 
 def held(path: Path, toml: str, *accuracies: float, lost: str = "") -> Path:

@@ -2,16 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from tacit.simulate.conformance.vectors import installed, vector_files
+from tests.cli.command import Invoke
 from tests.cli.outputs import check_output
 
-Invoke = Callable[..., Result]
 SMALL = ("members.json", "members_bad_bits.json", "transcript_federation_groups_bad.json")
 
 

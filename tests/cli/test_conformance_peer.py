@@ -18,6 +18,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.conformance.peer.play import CASES, Side
 from tacit.simulate.world.federation import small_configuration
+from tests.cli.command import Invoke
 from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
@@ -25,8 +26,6 @@ with pytest.MonkeyPatch.context() as patch:
     from adaptation_bench import AdaptationBench
     from inference_bench import InferenceBench
     from live_party import SECONDS
-
-Invoke = Callable[..., Result]
 
 
 def _live_parties() -> ModuleType:

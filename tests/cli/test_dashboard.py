@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import http.client
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 
 from tacit.parties.session.events import RoundEnded
 from tacit.protocol.core.events import Event
-
-Invoke = Callable[..., Result]
+from tests.cli.command import Invoke
 
 
 def ask(port: int, path: str) -> str:

@@ -19,13 +19,12 @@ from tacit.models.layout import Layout
 from tacit.models.networks import build
 from tacit.parties.runs.served import read_student
 from tests.cases import cases
+from tests.cli.command import Invoke
 from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     from distillations import write
-
-Invoke = Callable[..., Result]
 
 
 def test_everything_is_written(distilled: tuple[Result, Path]) -> None:

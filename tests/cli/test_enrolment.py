@@ -11,9 +11,9 @@ from click.testing import Result
 
 from tacit.parties.links.roster import read_roster
 from tests.cases import cases
+from tests.cli.command import Invoke
 from tests.cli.outputs import check_output
 
-Invoke = Callable[..., Result]
 ROLES = {"server": "server", "client-1": "client", "client-2": "client", "client-3": "client"}
 
 

@@ -32,11 +32,11 @@ from tacit.simulate.experiments.federations import Arm, Federations
 from tacit.simulate.experiments.results import Verdict
 from tacit.simulate.experiments.study import Claim, Size, Study
 from tacit.simulate.federation.processes import Show
+from tests.cli.command import Invoke
 from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end
 
-Invoke = Callable[..., Result]
 
 ARM = Experiment(
     federation=FederationSection(clients=4, rounds=2),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ from click.testing import Result
 from tacit.parties.links.keys import generate, save
 from tacit.parties.links.roster import write_roster
 from tacit.protocol.core.roster import Roster
+from tests.cli.command import Invoke
 
-Invoke = Callable[..., Result]
 HERE = "tests.world.own_functions"
 NAMES = ("server", "client-1", "client-2", "client-3")
 OWN = """

@@ -18,10 +18,10 @@ from tacit.protocol.sum.events import ComplaintReceived
 from tacit.simulate.federation import processes
 from tacit.simulate.federation import run as simulation_run
 from tacit.simulate.federation.processes import Exit, Processes
+from tests.cli.command import Invoke
 
 pytestmark = pytest.mark.end_to_end
 
-Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 
 # Of the phases of a round only ANSWER_COMPLAINTS needs somebody who complains.

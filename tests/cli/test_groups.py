@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from tacit.parties.hosting.client import ClientHooks
 from tacit.parties.hosting.running import PartyOutcome
@@ -14,8 +13,8 @@ from tacit.parties.links.roster import make_roster, write_roster
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.session.rounds import GroupEntry
+from tests.cli.command import Invoke
 
-Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 
 

@@ -3,11 +3,10 @@
 import http.client
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -16,7 +15,6 @@ with pytest.MonkeyPatch.context() as patch:
 pytestmark = pytest.mark.end_to_end
 
 CLIENTS = ("client-1", "client-2", "client-3")
-Invoke = Callable[..., Result]
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+
+from tests.cli.command import Invoke
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -17,7 +18,6 @@ with pytest.MonkeyPatch.context() as patch:
 
 pytestmark = pytest.mark.end_to_end
 
-Invoke = Callable[..., Result]
 OTHER_VERSION = "import tacit.protocol.sum.states as s; s.VERSION += 1; from tacit.cli.main import main; main()"
 
 

@@ -23,10 +23,10 @@ from tacit.simulate.insecure.known_input import known_rounds
 from tacit.simulate.private_inference import private_images
 from tacit.simulate.private_inference.inference import DEALER
 from tacit.simulate.private_inference.inference_request import InferenceRequest
+from tests.cli.command import Invoke
 from tests.cli.outputs import check_output
 from tests.protocol.inference.totals import by_operation
 
-Invoke = Callable[..., Result]
 SIZES = Sizes(side=8, channels=1, patch=4, width=8, heads=2, hidden=16, blocks=2, classes=3)
 """Of the student in distillations.py."""
 

@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 import timm
 import torch
-from click.testing import Result
 from PIL import Image
 from safetensors.torch import save_file
 
 from tacit.models.datasets.image_files import image_files
 from tacit.models.datasets.samples import FileImages
 from tacit.parties.runs.served import Checkpoint
+from tests.cli.command import Invoke
 from tests.cli.inference_house import BOUND, House
 from tests.cli.outputs import check_output
 
-Invoke = Callable[..., Result]
 SIDE = 32
 CLASSES, FEATURES = "test_vit", "test_vit2"
 

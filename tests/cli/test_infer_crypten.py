@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
+from tests.cli.command import Invoke
 from tests.cli.inference_house import House, check_answers
 from tests.cli.outputs import check_output
-
-Invoke = Callable[..., Result]
-
-
-@pytest.fixture(scope="module")
-def student(distilled: tuple[Result, Path]) -> Path:
-    return distilled[1] / "out"
 
 
 @pytest.mark.end_to_end

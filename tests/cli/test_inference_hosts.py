@@ -2,14 +2,14 @@
 
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import Result
 
 from tacit.protocol.inference.schedule import Sizes, pass_rounds
+from tests.cli.command import Invoke
 from tests.cli.inference_house import ROLES, House, check_answers
 from tests.cli.outputs import check_output
 
@@ -21,12 +21,6 @@ pytestmark = pytest.mark.end_to_end
 
 MANY = 300
 FEW = 30
-Invoke = Callable[..., Result]
-
-
-@pytest.fixture(scope="module")
-def student(distilled: tuple[Result, Path]) -> Path:
-    return distilled[1] / "out"
 
 
 @pytest.fixture

@@ -1,16 +1,14 @@
 """The file of --json is looked at before a command begins with anything, whatever the command."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from tacit.parties.runs.directory import write_json
 from tests.cases import cases
-
-Invoke = Callable[..., Result]
+from tests.cli.command import Invoke
 
 
 @pytest.fixture

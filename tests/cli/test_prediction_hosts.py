@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
 from msgspec import structs
 
 from tacit.models.adapters.configuration import ParallelConfiguration
@@ -23,17 +22,11 @@ from tacit.parties.runs.served import read_served
 from tacit.simulate.adaptation.clear import Judge
 from tacit.simulate.adaptation.setting import Labelled
 from tests.cli.adaptation_house import CLASSES, DATA_OWNERS, AdaptationHouse, complaint, forget
+from tests.cli.command import Invoke
 from tests.cli.inference_house import BOUND
 from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end
-
-Invoke = Callable[..., Result]
-
-
-@pytest.fixture(scope="module")
-def student(distilled: tuple[Result, Path]) -> Path:
-    return distilled[1] / "out"
 
 
 @pytest.fixture(scope="module")

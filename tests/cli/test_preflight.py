@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,12 +69,12 @@ from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.session.events import ClientJoined, ClientLeft, RoundStarted
 from tacit.protocol.session.messages import MESSAGES
+from tests.cli.command import Invoke
 from tests.cli.hosts import CLASSES, EXPERIMENT, running_hosts
 from tests.cli.hosts import images as write_images
 from tests.cli.inference_house import House
 from tests.cli.outputs import check_output
 
-Invoke = Callable[..., Result]
 ANYWHERE = "tcp://127.0.0.1:*"
 NOBODY = "tcp://127.0.0.1:9"
 ALONE = "[policy]\nuncoordinated_weights = true\n"
@@ -159,11 +159,6 @@ class Office:
                 return finding.state, finding.detail
             assert finding.state != "wrong", finding
         raise AssertionError(check)
-
-
-@pytest.fixture(scope="session")
-def student(distilled: tuple[Result, Path]) -> Path:
-    return distilled[1] / "out"
 
 
 @pytest.fixture

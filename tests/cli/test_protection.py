@@ -23,10 +23,10 @@ from tacit.models.training import evaluate
 from tacit.parties.runs.experiment import load
 from tacit.parties.session.events import ConfigurationProposed, ListeningStarted, ModelEvaluated
 from tacit.protocol.core.events import Event
+from tests.cli.command import Invoke
 
 pytestmark = pytest.mark.end_to_end
 
-Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 Show = Callable[[Event], None]
 

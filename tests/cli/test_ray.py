@@ -9,12 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from tacit.protocol.core.events import Event
 from tacit.protocol.session.events import RoundStarted
+from tests.cli.command import Invoke
 
-Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 Show = Callable[[Event], None]
 

@@ -12,9 +12,9 @@ from click.testing import Result
 from tacit.cli.output import outcome
 from tacit.parties.runs.directory import mark_release
 from tacit.parties.runs.experiment import Experiment, parse
+from tests.cli.command import Invoke
 from tests.simulate.conftest import summed_up
 
-Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 
 

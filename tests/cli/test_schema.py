@@ -8,13 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import Result
 
 from tacit.cli.commands.schema import json_schema, result_files
 from tests.cases import cases
+from tests.cli.command import Invoke
 from tests.cli.outputs import check_output
-
-Invoke = Callable[..., Result]
 
 
 def test_all_names_are_listed(tacit: Invoke) -> None:

@@ -24,10 +24,9 @@ from tacit.parties.runs.experiment import built, load
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.served import checkpoint_of_run, read_served
 from tacit.simulate.private_inference.private_images import in_the_clear
+from tests.cli.command import Invoke
 from tests.cli.outputs import check_output
 from tests.models.friendly.reaching import reach_of
-
-Invoke = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")

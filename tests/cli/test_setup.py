@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ from tacit.parties.hosting.folder import open_party
 from tacit.parties.hosting.party_file import ClientFile, ServerFile
 from tacit.parties.links.roster import given_roster, read_roster, roster_line
 from tests.cases import cases
+from tests.cli.command import Invoke
 
-Invoke = Callable[..., Result]
 SERVER = "192.0.2.10:7007"
 
 

@@ -19,11 +19,11 @@ from click.testing import Result
 from tacit.parties.runs.experiment import load
 from tacit.protocol.core.events import Event
 from tacit.protocol.session.events import RoundStarted
+from tests.cli.command import Invoke
 from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end
 
-Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 Show = Callable[[Event], None]
 

@@ -1,13 +1,11 @@
 """`tacit simulate --tensorboard` in full: figures of the run, and of the run that goes on, are those of its summary."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
-Invoke = Callable[..., Result]
+from tests.cli.command import Invoke
 
 
 def test_what_is_not_installed_is_said_before_anything_starts(

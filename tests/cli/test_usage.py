@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-
-from click.testing import Result
 
 from tacit.parties.runs.experiment import Experiment, parse
 from tests.cases import cases
-
-Invoke = Callable[..., Result]
+from tests.cli.command import Invoke
 
 
 def test_help_shows_words_in_brackets(tacit: Invoke) -> None:

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 
 from tacit.parties.session.events import ListeningStarted, RoundEnded
 from tacit.protocol.core.events import Event
 from tacit.protocol.session.events import RoundStarted
+from tests.cli.command import Invoke
 
 pytestmark = pytest.mark.end_to_end
 
-Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 Show = Callable[[Event], None]
 
