@@ -382,7 +382,8 @@ def remove(answers: AnswersFile) -> str:
 def answers_of(images: OwnImages, answers: AnswersFile) -> Answers:
     by, passes = answers.by, answers.passes
     assert by is not None
-    answered = [_answered(name, row, by.classes) for name, row in zip(images.names, answers.rows, strict=True)]
+    rows = zip(images.names, answers.rows, strict=True)
+    answered = [AnsweredImage.of(name, by.classes, row.logits, row.labels) for name, row in rows]
     labels = images.labels or [None] * len(answered)
     right = [one.label == label for one, label in zip(answered, labels, strict=True) if not one.refused]
     return Answers(
@@ -396,14 +397,3 @@ def answers_of(images: OwnImages, answers: AnswersFile) -> Answers:
         data_owner_bytes=sum(each.sent for each in passes),
         model_owner_bytes=sum(each.received for each in passes),
     )
-
-
-def _answered(name: str, row: AnsweredRow, classes: Sequence[str]) -> AnsweredImage:
-    if row.labels is not None:
-        return AnsweredImage.of_labels(name, [classes[number] for number in row.labels])
-    if row.logits is None:
-        return AnsweredImage.out_of_range(name)
-    if not classes:
-        return AnsweredImage.of_features(name, list(row.logits))
-    confidence, number = torch.tensor(row.logits, dtype=torch.float64).softmax(dim=0).max(dim=0)
-    return AnsweredImage.of_logits(name, classes[int(number)], confidence.item(), list(row.logits))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -35,32 +36,28 @@ class AnsweredImage(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why its file cannot be read; such an image was not sent to inference."""
 
     @classmethod
-    def of_labels(cls, image: str, labels: list[str]) -> AnsweredImage:
-        """An image with its best labels."""
-        return cls(
-            image=image, label=labels[0], labels=labels, confidence=None, logits=None, features=None, refused=False
-        )
-
-    @classmethod
-    def of_logits(cls, image: str, label: str, confidence: float, logits: list[float]) -> AnsweredImage:
-        """An image with its logits."""
-        return cls(
-            image=image, label=label, labels=None, confidence=confidence, logits=logits, features=None, refused=False
-        )
-
-    @classmethod
-    def of_features(cls, image: str, features: list[float]) -> AnsweredImage:
-        """An image with its features."""
-        return cls(image=image, label=None, labels=None, confidence=None, logits=None, features=features, refused=False)
-
-    @classmethod
-    def out_of_range(cls, image: str) -> AnsweredImage:
-        return cls(image=image, label=None, labels=None, confidence=None, logits=None, features=None, refused=True)
+    def of(
+        cls, image: str, classes: Sequence[str], logits: Sequence[float] | None, labels: Sequence[int] | None
+    ) -> AnsweredImage:
+        """Result from the numbers of the best labels, or from logits, which are features without classes; with neither
+        the image was refused."""
+        found = cls(image=image, label=None, labels=None, confidence=None, logits=None, features=None, refused=False)
+        if labels is not None:
+            names = [classes[number] for number in labels]
+            return structs.replace(found, label=names[0], labels=names)
+        if logits is None:
+            return structs.replace(found, refused=True)
+        if not classes:
+            return structs.replace(found, features=list(logits))
+        largest = max(logits)
+        confidence = 1 / math.fsum(math.exp(logit - largest) for logit in logits)
+        label = classes[logits.index(largest)]
+        return structs.replace(found, label=label, confidence=confidence, logits=list(logits))
 
     @classmethod
     def not_read(cls, image: str, reason: str) -> AnsweredImage:
         """An image whose file cannot be read."""
-        return structs.replace(cls.out_of_range(image), refused=False, unreadable=reason)
+        return structs.replace(cls.of(image, (), None, None), refused=False, unreadable=reason)
 
     @property
     def shown(self) -> str:

@@ -227,19 +227,14 @@ def compared_answers(
 def _answered_images(
     names: Sequence[str], classes: Sequence[str], logits: torch.Tensor, labels: torch.Tensor, refused: torch.Tensor
 ) -> list[AnsweredImage]:
-    confidences = logits.softmax(dim=1).amax(dim=1)
     answers: list[AnsweredImage] = []
-    for name, row, best, confidence, out in zip(
-        names, logits.tolist(), labels.tolist(), confidences.tolist(), refused.tolist(), strict=True
-    ):
+    for name, row, best, out in zip(names, logits.tolist(), labels.tolist(), refused.tolist(), strict=True):
         if out:
-            answers.append(AnsweredImage.out_of_range(name))
-        elif not classes:
-            answers.append(AnsweredImage.of_features(name, row))
-        elif math.isnan(confidence):
-            answers.append(AnsweredImage.of_labels(name, [classes[label] for label in best]))
+            answers.append(AnsweredImage.of(name, classes, None, None))
+        elif classes and math.isnan(row[0]):
+            answers.append(AnsweredImage.of(name, classes, None, best))
         else:
-            answers.append(AnsweredImage.of_logits(name, classes[best[0]], confidence, row))
+            answers.append(AnsweredImage.of(name, classes, row, None))
     return answers
 
 

@@ -28,9 +28,9 @@ def inferred(refused: int, of: int) -> InferenceResult:
     none = None if refused == of else 1.0
     return InferenceResult(
         images=[
-            AnsweredImage.out_of_range(f"test {number}")
+            AnsweredImage.of(f"test {number}", (), None, None)
             if number < refused
-            else AnsweredImage.of_logits(f"test {number}", "7", 0.9, [1.0])
+            else AnsweredImage.of(f"test {number}", "7", [1.0], None)
             for number in range(of)
         ],
         protocol="tacit",
@@ -77,7 +77,7 @@ def test_answers_keep_what_was_refused(tmp_path: Path, capsys: pytest.CaptureFix
     assert again.by == kept.by
     found = answers_of(images, again)
     assert [one.refused for one in found.images] == [True] * 3 + [False] * (count - 3)
-    assert found.images[0] == AnsweredImage.out_of_range(images.names[0])
+    assert found.images[0] == AnsweredImage.of(images.names[0], (), None, None)
     assert images.labels is not None
     assert found.accuracy == sum(label == "1" for label in images.labels[3:]) / (count - 3)
     show(Console(width=120), found)
@@ -118,7 +118,7 @@ def test_answers_keep_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     kept.write(AnsweredPass(logits=(None,) * (count - 3), labels=((2, 0),) * (count - 3), **COSTS))
     found = answers_of(images, AnswersFile(tmp_path / "answers.jsonl", images=count))
     assert [one.refused for one in found.images] == [True] * 3 + [False] * (count - 3)
-    assert found.images[3] == AnsweredImage.of_labels(images.names[3], ["2", "0"])
+    assert found.images[3] == AnsweredImage.of(images.names[3], "20", None, (0, 1))
     show(Console(width=120), found)
     shown = capsys.readouterr().out
     assert shown.count("2, 0") == MOST_SHOWN - 3
