@@ -20,7 +20,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import torch
@@ -35,7 +35,7 @@ from tacit.parties.adaptation.public import PublicLearning, learning_terms
 from tacit.parties.adaptation.rounds import nothing, refreshed
 from tacit.parties.adaptation.stages import CollectedCarried
 from tacit.parties.adaptation.standing import Standing, zeros
-from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Worker
+from tacit.parties.inference.conversation import Conversation, Worker
 from tacit.parties.inference.events import TermsAgreed
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings, mask_layers
 from tacit.parties.inference.operations import MODEL
@@ -223,19 +223,8 @@ class TeachingParty(ModelOwnerParty):
             audited=own.audited,
         )
 
-    def _machine(self, peer: str) -> LearningModelOwner:
-        own = self._teaching
-        return self.MACHINE(
-            peer,
-            own.roster,
-            terms=self._terms(),
-            entropy=own.hooks.entropy,
-            patience=FOR_OWNER * own.patience,
-            quota=own.quota,
-            spent=self._ledger.of(peer),
-            sums=self._openings.sums,
-            kept=self._kept_of(peer).record,
-        )
+    def _arguments(self, peer: str) -> dict[str, Any]:
+        return {"sums": self._openings.sums, "kept": self._kept_of(peer).record}
 
     def _kept_of(self, peer: str) -> KeptShares:
         if peer not in self._kept:

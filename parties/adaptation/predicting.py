@@ -7,8 +7,9 @@ its images. The model owner sees neither.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,8 +18,7 @@ from tacit.parties.adaptation.public import PublicLearning, learning_of, learnin
 from tacit.parties.adaptation.rounds import nothing, shares_of_known
 from tacit.parties.adaptation.stages import PredictingCarried, prediction_stages
 from tacit.parties.adaptation.step import ParameterShares
-from tacit.parties.inference.conversation import FOR_OWNER
-from tacit.parties.inference.data_owner import DataOwnerSettings, SessionKind
+from tacit.parties.inference.data_owner import SessionKind
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.passes import PassPlan
 from tacit.parties.inference.private_model import PrivateModel
@@ -28,9 +28,8 @@ from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTe
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
 from tacit.protocol.core.messages import Kinds
-from tacit.protocol.inference.data_owner import InferenceDataOwner, InferenceRequest
+from tacit.protocol.inference.data_owner import InferenceDataOwner
 from tacit.protocol.inference.messages import Terms
-from tacit.protocol.inference.model_owner import InferenceModelOwner
 
 
 def prediction_plan(terms: Terms, parameters: ParameterShares) -> PassPlan:
@@ -50,22 +49,12 @@ def _plan(learning: PublicLearning, terms: Terms, own: ParameterShares) -> PassP
 
 
 class PredictionSession(SessionKind):
+    MACHINE: ClassVar[type[InferenceDataOwner]] = LearningDataOwner
+    ARGUMENTS: ClassVar[Mapping[str, Any]] = {"purpose": "prediction", "smallest_cohort": 2, "entropy": os.urandom}
+
     def __init__(self, parameters: AdapterParameters) -> None:
         shares = shares_of_known(parameters)
         super().__init__(lambda terms: prediction_plan(terms, shares))
-
-    def machine(self, settings: DataOwnerSettings, request: InferenceRequest) -> InferenceDataOwner:
-        return LearningDataOwner(
-            settings.keys.name,
-            settings.roster,
-            request=request,
-            policy=settings.policy,
-            patience=FOR_OWNER * settings.patience,
-            spent=settings.spent,
-            purpose="prediction",
-            smallest_cohort=2,
-            entropy=os.urandom,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +68,7 @@ class PredictingParty(ModelOwnerParty):
     """Serve until cancelled. ValueError as for ModelOwnerParty."""
 
     KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
+    MACHINE: ClassVar[type[LearningModelOwner]] = LearningModelOwner
     model: PrivateModel
 
     def __init__(self, settings: PredictionSettings, model: PrivateModel, event_log: EventLog) -> None:
@@ -101,20 +91,9 @@ class PredictingParty(ModelOwnerParty):
     def _planned(self, terms: Terms, model: PrivateModel) -> PassPlan:
         return _plan(self._predicting.learning, terms, nothing(self._predicting.learning.sizes))
 
-    def _machine(self, peer: str) -> InferenceModelOwner:
-        own = self._predicting
+    def _arguments(self, peer: str) -> dict[str, Any]:
         # Such a session opens no sums.
-        policy = OpeningPolicy(rounds=0, owners=0, smallest_cohort=2, colluders=0)
-        return LearningModelOwner(
-            peer,
-            own.roster,
-            terms=self._terms(),
-            entropy=os.urandom,
-            patience=FOR_OWNER * own.patience,
-            quota=own.quota,
-            spent=self._ledger.of(peer),
-            sums=RoundSums(policy),
-        )
+        return {"sums": RoundSums(OpeningPolicy(rounds=0, owners=0, smallest_cohort=2, colluders=0))}
 
 
 def _tensors(parameters: ParameterShares) -> list[torch.Tensor]:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -119,6 +119,8 @@ class SessionKind:
     MACHINE: ClassVar[type[InferenceDataOwner]] = InferenceDataOwner
     protocol: ClassVar[str] = "tacit"
     """Protocol required of the model owner."""
+    ARGUMENTS: ClassVar[Mapping[str, Any]] = {}
+    """Further arguments of the machine, for subclasses."""
     planned: Planned = inference_plan
 
     def agreed_plan(self, terms: Terms) -> PassPlan:
@@ -138,6 +140,7 @@ class SessionKind:
             policy=settings.policy,
             patience=FOR_OWNER * settings.patience,
             spent=settings.spent,
+            **self.ARGUMENTS,
         )
 
 

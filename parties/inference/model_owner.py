@@ -105,17 +105,21 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         await ended(*self._programs.values())
 
     def _machine(self, peer: str) -> InferenceModelOwner:
-        settings = self._settings
-        patience = FOR_OWNER * settings.patience
+        own = self._settings
         return self.MACHINE(
             peer,
-            settings.roster,
+            own.roster,
             terms=self._terms(),
-            entropy=settings.hooks.entropy,
-            patience=patience,
-            quota=settings.quota,
+            entropy=own.hooks.entropy,
+            patience=FOR_OWNER * own.patience,
+            quota=own.quota,
             spent=self._ledger.of(peer),
+            **self._arguments(peer),
         )
+
+    def _arguments(self, peer: str) -> dict[str, Any]:
+        """Further arguments of the machine, for subclasses."""
+        return {}
 
     def _terms(self) -> Terms:
         own = self._settings
