@@ -37,4 +37,4 @@ class OwnerRecording(Recording):
     def keep_revealed(self, batch: Batch, revealed: RevealedBatch) -> None:
         outputs = revealed.outputs.to(torch.float32).numpy()
         rows = {block: rows for block, rows in enumerate(outputs) if revealed.blocks[block]}
-        self.keep_told(ToldOutputs(rows, revealed.labels.numpy(), batch.share.numpy()))
+        self.keep(ToldOutputs(rows, revealed.labels.numpy(), batch.share.numpy()))

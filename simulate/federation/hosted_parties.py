@@ -52,7 +52,7 @@ from tacit.simulate.federation import shared_images
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.hosting import shares, weighed
 from tacit.simulate.federation.party_files import Surrounded, tell
-from tacit.simulate.federation.recording import Recording
+from tacit.simulate.federation.recording import HeldKey, OpenedSum, OwnWords, Recording
 from tacit.simulate.federation.roles import (
     FAILED,
     USER_ERRORS,
@@ -155,7 +155,7 @@ class SimulatedServer(Surrounded, ServerHooks):
                 found["words"] = done.total
             write_arrays(plan.run.verification(done.round, "sum"), **found)
         if isinstance(self._around, Recording):
-            self._around.keep_sum(done, total)
+            self._around.keep(OpenedSum(done.round, done.survivors, total.values, np.asarray(total.weights)))
         if plan.record_moves:
             plan.run.save_moves(done.round, keeper.mean(total)[1])
 
@@ -262,9 +262,9 @@ class SimulatedClient(Surrounded, ClientHooks):
         if plan.verify:
             write_arrays(plan.run.verification(round, self._role.name), words=update.words, values=update.values)
         if isinstance(self._around, Recording):
-            self._around.keep_own(round, update.words)
+            self._around.keep(OwnWords(round, update.words.astype(np.uint64)))
             if update.group is not None:
-                self._around.keep_key(round, update.group.key)
+                self._around.keep(HeldKey(round, update.group.key))
 
     async def ended(self, work: ClientWork, ended: Ended) -> None:
         """Evaluate the last model of a client with layers of its own: no message carries the shared part of the last

@@ -2,7 +2,7 @@
 
 A recording takes every message from the link, passes the operating system's randomness on, and stores the party's own
 results. It contains nothing that only another party knows. Only an audit asks for recordings. The file is a sequence of
-msgpack arrays, each a kind and its fields.
+msgpack arrays, each the kind of a record and its fields.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, get_args
 
 import msgpack
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tacit.parties.session.shell import Hooks
 from tacit.protocol.group_key.agreement import GroupKey
-from tacit.protocol.session.rounds import RoundDone
-from tacit.secagg.packing import Total
-from tacit.secagg.ring import Words
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,7 @@ class ToldOutputs:
 
 
 Record = HeardMessage | DrawnOctets | OpenedSum | OwnWords | HeldKey | ToldOutputs
+_KINDS = {kind.__name__: kind for kind in get_args(Record)}
 
 
 class Recording(Hooks):
@@ -87,38 +87,25 @@ class Recording(Hooks):
         self._file = os.fdopen(descriptor, "ab", buffering=0)
 
     def heard(self, sender: str, frames: Sequence[memoryview]) -> None:
-        self._keep("heard", sender, [bytes(frame) for frame in frames])
+        self.keep(HeardMessage(sender, tuple(map(bytes, frames))))
 
     def entropy(self, count: int) -> bytes:
         drawn = super().entropy(count)
-        self._keep("drew", drawn)
+        self.keep(DrawnOctets(drawn))
         return drawn
 
-    def keep_sum(self, done: RoundDone, total: Total) -> None:
-        weights = np.asarray(total.weights, "<i8")
-        self._keep(
-            "opened",
-            done.round,
-            list(done.survivors),
-            total.values.astype("<f8").tobytes(),
-            list(weights.shape),
-            weights.tobytes(),
-        )
-
-    def keep_own(self, round: int, words: Words) -> None:
-        self._keep("contributed", round, words.astype("<u8").tobytes())
-
-    def keep_key(self, round: int, key: GroupKey) -> None:
-        self._keep("held", round, key.epoch, key.key, list(key.members), key.transcript)
-
-    def keep_told(self, told: ToldOutputs) -> None:
-        rows = [(block, list(each.shape), each.astype("<f4").tobytes()) for block, each in told.rows.items()]
-        labels, patches = (each.astype("<i8").tobytes() for each in (told.labels, told.patches))
-        self._keep("told", rows, labels, list(told.patches.shape), patches)
-
-    def _keep(self, *fields: object) -> None:
+    def keep(self, record: Record) -> None:
         # In one piece: training runs in a thread of its own.
-        self._file.write(msgpack.packb(list(fields)))
+        self._file.write(msgspec.msgpack.encode((type(record).__name__, record), enc_hook=_stored))
+
+
+def _stored(array: npt.NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def _array(kind: type, stored: tuple[str, Sequence[int], bytes]) -> npt.NDArray[Any]:
+    dtype, shape, octets = stored
+    return np.frombuffer(octets, dtype).reshape(shape)
 
 
 def place(folder: Path, party: str) -> Path:
@@ -128,22 +115,7 @@ def place(folder: Path, party: str) -> Path:
 def read(folder: Path, party: str) -> Iterator[Record]:
     """Yield the records in order. FileNotFoundError without a recording, ValueError for another file."""
     with place(folder, party).open("rb") as file:
-        for kind, *fields in msgpack.Unpacker(file, max_buffer_size=0):
-            match kind, fields:
-                case "heard", [sender, frames]:
-                    yield HeardMessage(sender, tuple(frames))
-                case "drew", [octets]:
-                    yield DrawnOctets(octets)
-                case "opened", [round, survivors, values, shape, weights]:
-                    counted = np.frombuffer(weights, "<i8").reshape(shape)
-                    yield OpenedSum(round, tuple(survivors), np.frombuffer(values, "<f8"), counted)
-                case "contributed", [round, words]:
-                    yield OwnWords(round, np.frombuffer(words, "<u8"))
-                case "held", [round, epoch, key, members, transcript]:
-                    yield HeldKey(round, GroupKey(epoch, key, tuple(members), transcript))
-                case "told", [each, labels, own, patches]:
-                    rows = {block: np.frombuffer(told, "<f4").reshape(shape) for block, shape, told in each}
-                    images = np.frombuffer(patches, "<i8").reshape(own)
-                    yield ToldOutputs(rows, np.frombuffer(labels, "<i8"), images)
-                case _:
-                    raise ValueError(f"{file.name} is no recording: it has a record of kind {kind!r}")
+        for kind, fields in msgpack.Unpacker(file, max_buffer_size=0, strict_map_key=False):
+            if kind not in _KINDS:
+                raise ValueError(f"{file.name} is no recording: it has a record of kind {kind!r}")
+            yield msgspec.convert(fields, _KINDS[kind], dec_hook=_array)

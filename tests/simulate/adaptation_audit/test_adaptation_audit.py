@@ -82,7 +82,7 @@ def recordings(subject: AuditedAdaptation, tmp_path_factory: pytest.TempPathFact
         orders = [generator.permutation(batch) for _ in outputs]
         rows = {block: outputs[block, order].numpy() for block, order in enumerate(orders)}
         patches = input_share(subject.learning.public, len(batch), own.images[batch])
-        received.keep_told(ToldOutputs(rows, own.labels[orders[-1]].numpy(), patches.numpy()))
+        received.keep(ToldOutputs(rows, own.labels[orders[-1]].numpy(), patches.numpy()))
     for owner in owner_names(3):
         for number, batch in enumerate(subject.batches(owner), 1):
             pixels = input_share(subject.learning.public, len(batch), subject.images_of(owner).images[batch])
