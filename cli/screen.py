@@ -40,21 +40,13 @@ _ESTIMATE_ROUNDS = 5
 SERVER = "server"
 
 
-def _whole_seconds(seconds: float) -> str:
-    return f"{seconds:.0f} s"
-
-
-def _ago(seconds: float) -> str:
-    return f"{seconds:.0f} s ago"
-
-
 _COLUMNS: Final = (
     Column("party"),
     Column("phase", prose),
-    Column("for", _whole_seconds, minor=1),
+    Column("for", "{:.0f} s".format, minor=1),
     Column("sent", byte_count, minor=3),
     Column("received", byte_count, minor=4),
-    Column("last heard", _ago, minor=2),
+    Column("last heard", "{:.0f} s ago".format, minor=2),
     Column("waits for", prose),
 )
 
@@ -146,6 +138,7 @@ class Screen:
         """Show one relevant event of a party: of clients only warnings, and models that they evaluate."""
         line = self._state.take(event)
         self._state.warnings.clear()
+        by_server = event.party == self._state.server
         if self._state.configured is not None and self._state.configured is not self._configured:
             self._configured = self._state.configured
             self._say(self._proposal(self._configured))
@@ -157,15 +150,12 @@ class Screen:
         elif isinstance(event, RunOpened):
             # The command has named the directory already.
             return
-        elif isinstance(event, Repeating) and event.party != self._state.server:
+        elif isinstance(event, Repeating) and not by_server:
             # The server reports the link too, and when it ends its clients may notice first.
             return
-        elif line.level == "warning" or (line.level == "info" and self._concerns_all(event)):
-            whose = "" if line.party == self._state.server else f"{line.party}: "
+        elif line.level == "warning" or (line.level == "info" and (by_server or isinstance(event, ModelEvaluated))):
+            whose = "" if by_server else f"{line.party}: "
             self._say(f"{whose}{line.text}", style="yellow" if line.level == "warning" else "")
-
-    def _concerns_all(self, event: Event) -> bool:
-        return event.party == self._state.server or isinstance(event, ModelEvaluated)
 
     def _proposal(self, proposed: ConfigurationProposed) -> str:
         sizes = f"{proposed.parameters:,} parameters, vectors of {proposed.vector_bytes:,} bytes"

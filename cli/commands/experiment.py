@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
 from tacit.cli import output
+from tacit.cli.interruption import interruptible
 
 LIST = "list"
 KEPT = "finished runs are kept: give the same command again"
-
-Found = TypeVar("Found")
 
 
 _What = partial(typer.Option, rich_help_panel="Experiment")
@@ -70,7 +68,12 @@ def experiment(
         study = find_study(name)
         directory = out or Path("runs") / (f"{study.name}-small" if small else study.name)
         request = Request(
-            seeds=read_seeds(seeds), data=data, device=device, out=directory, run=_interruptible, checkpoint=checkpoint
+            seeds=read_seeds(seeds),
+            data=data,
+            device=device,
+            out=directory,
+            run=lambda work: asyncio.run(interruptible(work)),
+            checkpoint=checkpoint,
         )
         # Imported here: wrong names are refused before anything slow is loaded.
         from tacit.simulate.experiments.engine import command_line, prepare
@@ -118,12 +121,6 @@ def experiment(
         raise output.failure(f"{error}; {KEPT}", output.FAILED) from None
     output.show(console, result)
     output.say(console, f"table.md, table.json and plot.svg are in {directory}")
-
-
-def _interruptible(work: Coroutine[Any, Any, Found]) -> Found:
-    from tacit.cli.interruption import interruptible
-
-    return asyncio.run(interruptible(work))
 
 
 def _list(console: Console) -> None:

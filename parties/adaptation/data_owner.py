@@ -236,7 +236,9 @@ class PrivateLearner:
         worker = Worker()
         self._exit.callback(worker.close)
         sizes = learning.public.sizes
-        kept = self._resumed(machine, learning)
+        kept = self._kept if machine.keeps else None
+        if kept is not None:
+            kept.resumed(learning.sizes.kept, machine.session, machine.learning_agreed.kept)
         passes = self._passes(agreed, learning)
         preparation = Preparation(
             conversation,
@@ -263,13 +265,6 @@ class PrivateLearner:
             channels=self._images.shape[1],
             side=self._images.shape[-1],
         )
-
-    def _resumed(self, machine: LearningDataOwner, learning: PublicLearning) -> KeptShares | None:
-        """Return the kept shares that both owners resume with; None if nothing is kept."""
-        if not machine.keeps:
-            return None
-        self._kept.resumed(learning.sizes.kept, machine.session, machine.learning_agreed.kept)
-        return self._kept
 
     def _machine(self, request: InferenceRequest) -> LearningDataOwner:
         own = self._settings.owner

@@ -8,7 +8,7 @@ of an adaptation state its rounds and batches in their files: a difference is re
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
@@ -659,15 +659,11 @@ def party_toml(role: str) -> str:
     """An example file for this role, every key explained. KeyError for an unknown role."""
     kind = ROLES[role]
     title = "# What a party on a host of its own is told. Paths are taken from the folder of this file."
-    judged = "".join(f"#   {line}\n" for line in _policy_lines()) if kind is ClientFile else ""
-    if judged:
-        judged = f"\n# What [policy] accepts in each field of a server's proposal:\n{judged}"
+    judged = ""
+    if kind is ClientFile:
+        judged = "\n# What [policy] accepts in each field of a server's proposal:\n"
+        judged += "".join(f"#   {field}: {rule.accepts}\n" for field, rule in rules())
     return f"{title}\n{party_text(kind(**kind.example))}{judged}"
-
-
-def _policy_lines() -> Iterator[str]:
-    for field, rule in rules():
-        yield f"{field}: {rule.accepts}"
 
 
 def _absolute_paths(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:

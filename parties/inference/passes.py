@@ -222,13 +222,10 @@ class Preparation:
     async def stages(self) -> AsyncIterator[ReadyStage]:
         """Yield the stages of a pass, in order. InferenceError if the session ends before."""
         for _ in self._course(self._conversation.machine.number):
-            yield await self._next_stage()
-
-    async def _next_stage(self) -> ReadyStage:
-        ready = await self._conversation.expect(ReadyStage)
-        if not self._audited:
-            self._room.release()
-        return ready
+            ready = await self._conversation.expect(ReadyStage)
+            if not self._audited:
+                self._room.release()
+            yield ready
 
     async def close(self) -> None:
         """Stop preparing, even if cancelled meanwhile."""

@@ -509,16 +509,13 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             raise _refused("name", self.name, "it is part of the name of a folder; leave out / and control characters")
         self._check_factories()
         if self.federation.clients != "all":
-            self._check_number()
-
-    def _check_number(self) -> None:
-        """Raise ValueError if this number of clients is insufficient."""
-        self._check_fraction()
-        self._check_ring()
-        self._check_protection()
-        self._check_threshold()
-        self._check_groups()
-        self._check_policy()
+            # Whether this number of clients is sufficient.
+            self.check_drawn(self.clients, self._group_sizes)
+            self._check_ring()
+            self._check_protection()
+            self._check_threshold()
+            self._check_groups()
+            self._check_policy()
 
     @property
     def clients(self) -> int:
@@ -614,8 +611,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             task=b"",
         )
 
-    def _check_fraction(self) -> None:
-        self.check_drawn(self.clients, [*Counter(filter(None, self.groups())).values()])
+    @property
+    def _group_sizes(self) -> tuple[int, ...]:
+        return tuple(Counter(filter(None, self.groups())).values())
 
     def check_drawn(self, roster: int, sizes: Sequence[int]) -> None:
         """Raise ValueError, naming sufficient values, if client sampling leaves too few clients for the rounds.
@@ -639,7 +637,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             raise _refused("federation.fraction", fraction, reason) from error
 
     def _check_policy(self) -> None:
-        policy, groups = self.policy, tuple(Counter(filter(None, self.groups())).values())
+        policy = self.policy
         if self.data.statistics == "sum":
             if policy.largest_epsilon:
                 refused = "it has no noise, which policy.largest_epsilon asks for"
@@ -651,7 +649,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                 refused = ""
             if refused:
                 raise _refused("data.statistics", "sum", f"{refused}; give data.mean and data.std")
-        proposed = ProposedTask(self.outline(), self.clients, groups, wanted=self)
+        proposed = ProposedTask(self.outline(), self.clients, self._group_sizes, wanted=self)
         for _, rule, accepted in (*policy.complaints(proposed), *policy.task_complaints(proposed)):
             wanted = f"[policy] accepts {accepted}"
             if rule.key == "aggregation.clip" and not self.aggregation.clip:
@@ -746,7 +744,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if self.federation.group_size > clients:
             raise ValueError(f"{where}: {clients} clients make no group of {self.federation.group_size}")
         try:
-            sizes = [*Counter(self.groups()).values()]
+            sizes = self._group_sizes
             self.terms().check_groups(sizes, cohorts(self.cohort, sizes)[0], self.policy.smallest_cohort)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error

@@ -20,10 +20,12 @@ class Repeating(Event, frozen=True, kw_only=True):
     omitted: int = 0
     """Events of the same peer that were not logged before this one."""
 
+    ABOUT: ClassVar[str] = "peer"
+    """Field with the peer that causes it."""
+
     @property
     def about(self) -> str:
-        """The peer that causes it."""
-        raise NotImplementedError
+        return str(getattr(self, self.ABOUT))
 
 
 class LinkOpened(Repeating, frozen=True, kw_only=True):
@@ -32,10 +34,6 @@ class LinkOpened(Repeating, frozen=True, kw_only=True):
     TEXT: ClassVar[str] = "connected to {peer}"
 
     peer: str
-
-    @property
-    def about(self) -> str:
-        return self.peer
 
 
 class LinkLost(Repeating, frozen=True, kw_only=True):
@@ -46,23 +44,16 @@ class LinkLost(Repeating, frozen=True, kw_only=True):
 
     peer: str
 
-    @property
-    def about(self) -> str:
-        return self.peer
-
 
 class SendFailed(Repeating, frozen=True, kw_only=True):
     """A message could not be sent."""
 
     LEVEL: ClassVar[Level] = "warning"
     TEXT: ClassVar[str] = "could not send to {to}: {reason}"
+    ABOUT: ClassVar[str] = "to"
 
     to: str
     reason: str
-
-    @property
-    def about(self) -> str:
-        return self.to
 
 
 class HandshakeRefused(Repeating, frozen=True, kw_only=True):

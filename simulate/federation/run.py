@@ -120,10 +120,12 @@ def _resumed_plan(experiment: Experiment, run: RunDirectory, unread: list[str], 
         raise RunDirectoryError(
             f"{run.path} has {counted} rounds already: ask for more with --rounds {counted + 1} or above"
         )
-    if experiment.remembers and done.round and not any(map(Path.is_file, _memories(experiment, run))):
+    memories = [run.memory(name) for name in party_names(experiment.clients)[1:]]
+    if experiment.remembers and done.round and not any(map(Path.is_file, memories)):
+        kept = f' from {run.plain_model} (model.checkpoint, with encryption.initial_model = "server")'
         raise RunDirectoryError(
             f"{run.path} cannot be resumed: its clients removed what they remembered when its rounds were done; start "
-            f"anew{_from_plain(run)}"
+            f"anew{kept if run.plain_model.exists() else ''}"
         )
     run.keep_experiment(experiment_toml(experiment))
     return Plan(
@@ -136,10 +138,6 @@ def _resumed_plan(experiment: Experiment, run: RunDirectory, unread: list[str], 
         unread=tuple(unread),
         **options,
     )
-
-
-def _memories(experiment: Experiment, run: RunDirectory) -> list[Path]:
-    return [run.memory(name) for name in party_names(experiment.clients)[1:]]
 
 
 def check_unedited(run: RunDirectory) -> None:
@@ -160,12 +158,6 @@ def kept(plan: Plan) -> str:
     """Describe the stored state of a run that ended early, and how to resume it; "" if there is none."""
     run = plan.run
     return f"finished rounds are kept: tacit simulate --resume {run.path}" if run.model.exists() else ""
-
-
-def _from_plain(run: RunDirectory) -> str:
-    if not run.plain_model.exists():
-        return ""
-    return f' from {run.plain_model} (model.checkpoint, with encryption.initial_model = "server")'
 
 
 async def simulate(plan: Plan, show: Show) -> Summary:
