@@ -210,44 +210,39 @@ def mean_of(total: torch.Tensor, weight: int, sizes: StepSizes) -> AdapterParame
     return AdapterParameters(**adapters, head_weight=value(parts.head.weight), head_bias=value(parts.head.bias))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SummingDealerSettings:
-    dealing: DealerSettings
-    summing: ServerSettings
-    last: bytes | None = None
-    """The sum of a former session."""
-
-
 async def deal_and_sum(
-    settings: SummingDealerSettings,
+    dealing: DealerSettings,
+    summing: ServerSettings,
     *,
+    last: bytes | None = None,
     dealt: EventLog,
     summed: EventLog,
     on_sum: Callable[[int, bytes], None] = lambda round, words: None,
 ) -> Ended:
     """Serve both until the rounds end; return how the session of sums ended. EndpointError if it cannot listen.
 
-    dealt, summed: the event logs of both services; on_sum: called in a thread with every round that has a sum, and the
-    state for the next one. ValueError for a last sum that does not belong to this task."""
-    keeper = RoundsKeeper(settings.summing.configuration, last=settings.last)
+    last: the sum of a former session; dealt, summed: the event logs of both services; on_sum: called in a thread with
+    every round that has a sum, and the state for the next one. ValueError for a last sum that does not belong to this
+    task."""
+    keeper = RoundsKeeper(summing.configuration, last=last)
 
     def keep(done: RoundDone, total: Total | None) -> Evaluation:
         if total is not None:
             on_sum(done.round, keeper.bytes)
         return Evaluation()
 
-    dealer = DealerParty(settings.dealing, dealt)
-    dealing = asyncio.ensure_future(dealer.run())
-    summing = asyncio.ensure_future(ServerParty(settings.summing, keeper, summed, on_round=keep).run())
+    dealer = DealerParty(dealing, dealt)
+    deals = asyncio.ensure_future(dealer.run())
+    sums = asyncio.ensure_future(ServerParty(summing, keeper, summed, on_round=keep).run())
     try:
-        await asyncio.wait([dealing, summing], return_when=asyncio.FIRST_COMPLETED)
-        if dealing.done():
-            await dealing  # It serves until cancelled, so ending means that it could not listen.
-        over = await summing
+        await asyncio.wait([deals, sums], return_when=asyncio.FIRST_COMPLETED)
+        if deals.done():
+            await deals  # It serves until cancelled, so ending means that it could not listen.
+        over = await sums
         # Data owners close their sessions with the model owner after the last sum.
         with suppress(TimeoutError):
-            async with asyncio.timeout(settings.dealing.patience):
+            async with asyncio.timeout(dealing.patience):
                 await dealer.quiet()
         return over
     finally:
-        await ended(dealing, summing)
+        await ended(deals, sums)

@@ -17,7 +17,6 @@ from tacit.models.training import resolve_device
 from tacit.parties.adaptation.events import SumsResumed
 from tacit.parties.adaptation.rounds import (
     RoundsTask,
-    SummingDealerSettings,
     configure_rounds,
     deal_and_sum,
     roster_of_sums,
@@ -91,20 +90,17 @@ async def _deal_and_sum(
     completed = 0 if last is None else last.round
     if completed:
         tell(SumsResumed(round=completed))
-    settings = SummingDealerSettings(
-        dealing=dealing,
-        summing=_summing(party, own, completed=completed),
-        last=None if last is None else last.words,
-    )
+    summing, words = _summing(party, own, completed=completed), None if last is None else last.words
 
-    log.write(describe(settings.summing.configuration))
+    log.write(describe(summing.configuration))
     log.write(hooks.origin())
 
     def keep(round: int, words: bytes) -> None:
         if round <= own.rounds:
             replace_file(kept, msgspec.msgpack.encode(KeptSum(round=round, words=words)))
 
-    return await deal_and_sum(settings, dealt=EventLog(log, tell), summed=EventLog(log, tell), on_sum=keep)
+    dealt, summed = EventLog(log, tell), EventLog(log, tell)
+    return await deal_and_sum(dealing, summing, last=words, dealt=dealt, summed=summed, on_sum=keep)
 
 
 def _summing(party: OpenedParty[DealerFile], own: SummingSection, *, completed: int) -> ServerSettings:

@@ -24,7 +24,6 @@ from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.adaptation.rounds import (
     SCHEME,
     RoundsTask,
-    SummingDealerSettings,
     configure_rounds,
     deal_and_sum,
     roster_of_sums,
@@ -103,16 +102,14 @@ class AdaptingHouse:
             join_seconds=PATIENCE,
             grace=0.5,
         )
-        settings = SummingDealerSettings(
-            dealing=DealerSettings(address=LISTEN, keys=KEYS[DEALER], roster=ROSTER, patience=PATIENCE),
-            summing=replace(summing, **changed),
-        )
+        dealing = DealerSettings(address=LISTEN, keys=KEYS[DEALER], roster=ROSTER, patience=PATIENCE)
         log = self.house.logs.enter_context(EventFile(self.house.directory / "dealer.jsonl", DEALER))
         dealt, summed = (
             EventLog(log, lambda event, name=name: self.house.tell(name, event))  # type: ignore[misc]
             for name in (DEALER, SUMS)
         )
-        self.house.tasks[DEALER] = asyncio.ensure_future(deal_and_sum(settings, dealt=dealt, summed=summed))
+        sums = deal_and_sum(dealing, replace(summing, **changed), dealt=dealt, summed=summed)
+        self.house.tasks[DEALER] = asyncio.ensure_future(sums)
         for name in (DEALER, SUMS):
             self.house.addresses[name] = (await self.house.waits(name, ListeningStarted)).address
 
