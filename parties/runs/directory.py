@@ -125,8 +125,7 @@ _RELEASE = "release"
 
 def mark_release(folder: Path) -> None:
     """Record the release of the state in a folder. OSError as in `writing`."""
-    with writing(folder / _RELEASE):
-        replace_file(folder / _RELEASE, f"{STATE_RELEASE}\n".encode())
+    _keep(folder / _RELEASE, f"{STATE_RELEASE}\n".encode())
 
 
 def check_release(folder: Path) -> None:
@@ -160,6 +159,11 @@ def writing(path: Path) -> Iterator[None]:
             else "make room on the disk, or choose another place"
         )
         raise OSError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from error
+
+
+def _keep(path: Path, content: bytes) -> None:
+    with writing(path):
+        replace_file(path, content)
 
 
 def write_json(value: Any, path: Path) -> None:
@@ -239,13 +243,13 @@ class RunDirectory:
 
     def keep_experiment(self, text: str) -> None:
         """Write experiment.toml atomically: without it the run cannot resume. OSError."""
-        self._keep(self.experiment, text.encode())
+        _keep(self.experiment, text.encode())
         if self.started.parent.is_dir():
-            self._keep(self.started, text.encode())
+            _keep(self.started, text.encode())
 
     def keep_statistics(self, found: Statistics) -> None:
         """Write statistics.json atomically. OSError."""
-        self._keep(self.statistics, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        _keep(self.statistics, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
 
     def kept_statistics(self) -> Statistics | None:
         """The statistics of the clients' pixels, if known. RunDirectoryError if they cannot be read."""
@@ -257,15 +261,6 @@ class RunDirectory:
             raise RunDirectoryError(
                 f"{self.statistics} has no statistics ({error}): restore it, or start anew"
             ) from None
-
-    def _keep(self, path: Path, content: bytes) -> None:
-        temporary = self.path / f".{path.name}.tmp"
-        with writing(path):
-            try:
-                temporary.write_bytes(content)
-                os.replace(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Remove a directory that `create` made, if the run did not start."""
