@@ -7,7 +7,6 @@ of an adaptation state its rounds and batches in their files: a difference is re
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
@@ -29,7 +28,7 @@ from tacit.models.workload import FactoryError, check_installed
 from tacit.parties.hosting.protocols import PROTOCOLS, ProtocolName
 from tacit.parties.learning.policy import ClientPolicy, rules
 from tacit.parties.links.endpoint import host_of
-from tacit.parties.runs.experiment import Aggregation, Deadlines, literal, read_section, refusal
+from tacit.parties.runs.experiment import Aggregation, Deadlines, literal, read_section, read_toml, refusal
 from tacit.parties.runs.experiment import Seconds as DeadlineSeconds
 from tacit.parties.runs.reference import commented_toml
 from tacit.protocol.adaptation.messages import Purpose
@@ -628,14 +627,7 @@ def read_any(path: Path) -> PartyFile:
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise PartyFileError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise PartyFileError(f"{path}: is not UTF-8 text at byte {error.start}; save it as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        raise PartyFileError(f"{path}: is not TOML: {error}") from error
+    data = read_toml(path, PartyFileError)
     role = data.pop("role", None)
     if not isinstance(role, str) or role not in ROLES:
         given = "role is missing" if role is None else f"role = {literal(role)}"

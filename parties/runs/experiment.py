@@ -779,13 +779,20 @@ def load(path: Path, *, numbered: bool = True) -> Experiment:
 
 def load_as(kind: type[Kind], path: Path, *, numbered: bool = True) -> Kind:
     """Read the file of an experiment with additional sections. Raises ExperimentError."""
+    content = _from(path.parent.absolute(), read_toml(path, ExperimentError))
+    return _build(kind, content, str(path), numbered=numbered)
+
+
+def read_toml(path: Path, refused: type[Exception]) -> dict[str, Any]:
+    """The content of a TOML file; refused: raised, with the reason, for a file that is none."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
+        raise refused(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ExperimentError(f"{path}: is not UTF-8 text at byte {error.start}; save it as UTF-8") from error
-    return _parse(kind, text, str(path), numbered=numbered, folder=path.parent)
+        raise refused(f"{path}: is not UTF-8 text at byte {error.start}; save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise refused(f"{path}: is not TOML: {error}") from error
 
 
 def is_adaptation(path: Path) -> bool:
@@ -798,15 +805,11 @@ def is_adaptation(path: Path) -> bool:
 
 def parse(text: str, where: str) -> Experiment:
     """Read an experiment from TOML text; `where` begins every refusal. Raises ExperimentError."""
-    return _parse(Experiment, text, where)
-
-
-def _parse(kind: type[Kind], text: str, where: str, *, numbered: bool = True, folder: Path | None = None) -> Kind:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{where}: is not TOML: {error}") from error
-    return _build(kind, data if folder is None else _from(folder.absolute(), data), where, numbered=numbered)
+    return _build(Experiment, data, where)
 
 
 def _from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
