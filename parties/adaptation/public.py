@@ -22,7 +22,7 @@ from tacit.parties.adaptation.bounds import StepScales, fits_cut
 from tacit.parties.adaptation.fixed_point import ACTIVATION
 from tacit.parties.adaptation.step import StepSizes, whole_rate
 from tacit.parties.inference.model import PRINTABLE, PublicModel
-from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.inference.private_model import PrivateModel, stated
 from tacit.parties.inference.ranking import check_labels
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS, LIFTED
@@ -165,15 +165,7 @@ def learning_terms(
 
 def learning_of(terms: AdaptationTerms) -> PublicLearning:
     """Public parameters in a model owner's terms. ValueError if they do not fit the terms."""
-    try:
-        learning = msgspec.msgpack.decode(terms.arithmetic, type=PublicLearning)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    _check(terms, learning)
-    return learning
-
-
-def _check(terms: AdaptationTerms, learning: PublicLearning) -> None:
+    learning = stated(terms, PublicLearning)
     if learning.public.sizes != terms.sizes:
         raise ValueError(f"scales for {learning.public.sizes} come with terms for {terms.sizes}")
     if learning.learning != terms.learning:
@@ -188,3 +180,4 @@ def _check(terms: AdaptationTerms, learning: PublicLearning) -> None:
             f"terms for {terms.rounds} rounds come with a schedule of {learning.schedule.rounds}; open as many"
         )
     check_labels(learning.classes, terms.results.labels)
+    return learning

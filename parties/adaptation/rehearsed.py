@@ -145,18 +145,7 @@ def rehearsed_learning(
     reached = rehearsal(typical, lesson.adapter, schedule, work, classes=classes, epsilon=epsilon, seed=seed)
     rate = schedule.learning_rate
     fitted = fitted_learning(reached, model.public, sizes, rate=rate, halvings=halvings, margin=margin)
-    learning = PublicLearning(
-        public=model.public,
-        scales=fitted.scales,
-        adapter=lesson.adapter,
-        classes=classes,
-        batch=lesson.batch,
-        batches=lesson.batches,
-        schedule=schedule,
-        seed=seed,
-        names=lesson.names,
-    )
-    return learning, fitted.margin
+    return PublicLearning(public=model.public, scales=fitted.scales, **vars(lesson)), fitted.margin
 
 
 def fitted_learning(

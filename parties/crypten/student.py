@@ -33,7 +33,7 @@ from tacit.models.friendly.transformer import (
     with_parameters,
 )
 from tacit.parties.inference.model import EmbeddingScales, IntegerWeight, Interface, weight_octets
-from tacit.parties.inference.private_model import offered
+from tacit.parties.inference.private_model import offered, stated
 from tacit.protocol.core.primitives import digest
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.schedule import Results, Sizes, layer_shapes
@@ -167,10 +167,7 @@ def check_results(results: Results) -> None:
 
 def public_student(terms: Terms) -> PublicStudent:
     """The model owner's description of its student. ValueError if it does not fit its terms."""
-    try:
-        public = msgspec.msgpack.decode(terms.arithmetic, type=PublicStudent)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+    public = stated(terms, PublicStudent)
     if public.sizes != terms.sizes:
         raise ValueError(f"intervals for {public.sizes} come with terms for {terms.sizes}")
     check_results(terms.results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, Protocol, TypeVar
 
 import msgspec
 import torch
@@ -29,6 +29,9 @@ from tacit.protocol.inference.schedule import LOGITS, Results, Sizes
 from tacit.protocol.inference.states import InferenceLabel
 
 NO_CLASSES: Final = "labels were asked for, and this model has features instead of classes: leave them out"
+
+
+Stated = TypeVar("Stated")
 
 
 class AskedModel(Protocol):
@@ -117,17 +120,22 @@ class _ProtocolTag(msgspec.Struct):
 def stated_protocol(terms: Terms) -> str:
     """Protocol stated by the model owner; empty if unreadable."""
     try:
-        return msgspec.msgpack.decode(terms.arithmetic, type=_ProtocolTag).protocol
-    except (msgspec.MsgspecError, RecursionError):
+        return stated(terms, _ProtocolTag).protocol
+    except ValueError:
         return ""
+
+
+def stated(terms: Terms, kind: type[Stated]) -> Stated:
+    """The arithmetic in a model owner's terms, of this type. ValueError for other content."""
+    try:
+        return msgspec.msgpack.decode(terms.arithmetic, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
 def public_of(terms: Terms) -> PublicModel:
     """The model owner's description of its model. ValueError if it does not fit its terms."""
-    try:
-        public = msgspec.msgpack.decode(terms.arithmetic, type=PublicModel)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+    public = stated(terms, PublicModel)
     if public.sizes != terms.sizes:
         raise ValueError(f"scales for {public.sizes} come with terms for {terms.sizes}")
     _check_results(public, terms.results)
