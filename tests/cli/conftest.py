@@ -13,7 +13,7 @@ from click.testing import Result
 from tacit.cli.screen import Screen
 from tacit.protocol.core.events import Event
 from tacit.simulate.federation import processes
-from tests.cli.command import Invoke, invoke
+from tests.cli.command import Invoke, WriteExperiment, invoke
 from tests.simulate.conftest import undrawn  # noqa: F401
 
 with pytest.MonkeyPatch.context() as patch:
@@ -43,7 +43,6 @@ grace = 0.5
 {more}
 """
 
-WriteExperiment = Callable[..., Path]
 Show = Callable[[Event], None]
 
 

@@ -1,15 +1,12 @@
 """Noise that fits the clip without being told to, and a word where much of an update is cut."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tacit.parties.runs.experiment import Experiment, ExperimentError, parse
-from tests.cli.command import Invoke
-
-WriteExperiment = Callable[..., Path]
+from tests.cli.command import Invoke, WriteExperiment
 
 NOISY = '[protection]\nscheme = "dp-gaussian"\n'
 

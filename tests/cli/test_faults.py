@@ -5,49 +5,23 @@ import json
 import multiprocessing
 import re
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 
-from tacit.parties.session.event_log import EventT, read
 from tacit.parties.session.events import ClientRoundEnded, SessionEnded
 from tacit.protocol.sum.events import ComplaintReceived
 from tacit.simulate.federation import processes
 from tacit.simulate.federation import run as simulation_run
 from tacit.simulate.federation.processes import Exit, Processes
-from tests.cli.command import Invoke
+from tests.cli.command import Invoke, Run, WriteExperiment
 
 pytestmark = pytest.mark.end_to_end
 
-WriteExperiment = Callable[..., Path]
 
 # Of the phases of a round only ANSWER_COMPLAINTS needs somebody who complains.
 ACTIVE_PHASES = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN", "MASKED_INPUT", "CONSISTENCY_CHECK", "UNMASK")
-
-
-@dataclass(frozen=True)
-class Run:
-    result: Result
-    directory: Path
-
-    @property
-    def model(self) -> bytes:
-        return (self.directory / "model.safetensors").read_bytes()
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_bytes())
-        return summary
-
-    @property
-    def report(self) -> str:
-        return (self.directory / "report.html").read_text()
-
-    def events(self, party: str, kind: type[EventT]) -> list[EventT]:
-        return [event for event in read(self.directory / "events" / f"{party}.jsonl") if isinstance(event, kind)]
 
 
 Simulate = Callable[..., Run]

@@ -1,7 +1,6 @@
 """Groups on the command line: a run with them, and what the owner of a client accepts."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ from tacit.parties.links.roster import make_roster, write_roster
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.machine import Ended
 from tacit.protocol.session.rounds import GroupEntry
-from tests.cli.command import Invoke
-
-WriteExperiment = Callable[..., Path]
+from tests.cli.command import Invoke, WriteExperiment
 
 
 @pytest.mark.end_to_end

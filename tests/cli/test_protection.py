@@ -23,11 +23,10 @@ from tacit.models.training import evaluate
 from tacit.parties.runs.experiment import load
 from tacit.parties.session.events import ConfigurationProposed, ListeningStarted, ModelEvaluated
 from tacit.protocol.core.events import Event
-from tests.cli.command import Invoke
+from tests.cli.command import Invoke, WriteExperiment
 
 pytestmark = pytest.mark.end_to_end
 
-WriteExperiment = Callable[..., Path]
 Show = Callable[[Event], None]
 
 ENCRYPTED = "[encryption]\n"

@@ -12,9 +12,8 @@ import pytest
 
 from tacit.protocol.core.events import Event
 from tacit.protocol.session.events import RoundStarted
-from tests.cli.command import Invoke
+from tests.cli.command import Invoke, WriteExperiment
 
-WriteExperiment = Callable[..., Path]
 Show = Callable[[Event], None]
 
 with_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed (extra ray)")

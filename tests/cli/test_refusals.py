@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,8 @@ from click.testing import Result
 from tacit.cli.output import outcome
 from tacit.parties.runs.directory import mark_release
 from tacit.parties.runs.experiment import Experiment, parse
-from tests.cli.command import Invoke
+from tests.cli.command import Invoke, WriteExperiment
 from tests.simulate.conftest import summed_up
-
-WriteExperiment = Callable[..., Path]
 
 
 def complaint(result: Result, status: int = 2) -> str:

@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
@@ -19,31 +17,15 @@ from click.testing import Result
 from tacit.parties.runs.experiment import load
 from tacit.protocol.core.events import Event
 from tacit.protocol.session.events import RoundStarted
-from tests.cli.command import Invoke
+from tests.cli.command import Invoke, Run, WriteExperiment
 from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end
 
-WriteExperiment = Callable[..., Path]
 Show = Callable[[Event], None]
 
 PATIENCE = 120  # Seconds until a wait counts as lost; no test takes them.
 CLIENTS = [f"client-{number}" for number in range(1, 5)]
-
-
-@dataclass(frozen=True)
-class Run:
-    result: Result
-    directory: Path
-
-    @property
-    def model(self) -> bytes:
-        return (self.directory / "model.safetensors").read_bytes()
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_bytes())
-        return summary
 
 
 @pytest.fixture(scope="session")

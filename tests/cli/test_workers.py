@@ -12,11 +12,10 @@ import pytest
 from tacit.parties.session.events import ListeningStarted, RoundEnded
 from tacit.protocol.core.events import Event
 from tacit.protocol.session.events import RoundStarted
-from tests.cli.command import Invoke
+from tests.cli.command import Invoke, WriteExperiment
 
 pytestmark = pytest.mark.end_to_end
 
-WriteExperiment = Callable[..., Path]
 Show = Callable[[Event], None]
 
 CLIENTS = 6
