@@ -24,17 +24,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-import msgspec
-
 from tacit.simulate.federation import child
-from tacit.simulate.federation.processes import PRELOAD, Exit, Message, ProcessError, Processes, locate
+from tacit.simulate.federation.processes import PRELOAD, Exit, ProcessError, Processes, Running, locate
 
 LONGEST_NAME: Final = 256
 _PATIENCE_SECONDS: Final = 10.0
@@ -126,10 +124,8 @@ class RayHost:
 
 
 @dataclass
-class _Actor:
-    terminate: Callable[[], None]
-    connection: Connection | None = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+class _Actor(Running):
+    handle: Any
     early: bool = False
     """Whether it ended before it had connected."""
 
@@ -138,11 +134,12 @@ class _Actor:
             self.early = True
             self.terminate()
         else:
-            with contextlib.suppress(OSError):  # It is about to end by itself.
-                self.connection.send_bytes(message)
+            super().say(message)
 
-    def kill(self) -> None:
-        self.terminate()
+    def terminate(self) -> None:
+        import ray
+
+        ray.kill(self.handle)
 
 
 class Actors(Processes):
@@ -200,7 +197,7 @@ class Actors(Processes):
         self._directory.mkdir(parents=True, exist_ok=True)
         order = locate(target), pickle.dumps(arguments)
         handle = self._prepared.pop(name, None) or await self._call(_make)
-        actor = _Actor(lambda: _kill(handle))
+        actor = _Actor(None, handle)
         # Register before sending it work: it may connect before that call returns.
         self._running[name] = self._actors[name] = actor
         self._all_ended.clear()
@@ -257,20 +254,10 @@ class Actors(Processes):
             connection.close()
             return
         actor.connection = connection
-        asyncio.get_running_loop().add_reader(connection.fileno(), self._hear, name, actor)
-
-    def _hear(self, name: str, actor: _Actor) -> None:
-        connection = actor.connection
-        if connection is None:
-            return
-        try:
-            while connection.poll():
-                self._news.put_nowait((name, msgspec.msgpack.decode(connection.recv_bytes(), type=Message)))
-        except (EOFError, OSError):
-            asyncio.get_running_loop().remove_reader(connection.fileno())
+        asyncio.get_running_loop().add_reader(connection.fileno(), self._receive, name)
 
     def _lose(self, name: str, actor: _Actor, done: Future[int]) -> None:
-        self._hear(name, actor)
+        self._receive(name)
         self._forget(name)
         actor.ended.set()
         if actor.connection is not None:
@@ -291,12 +278,6 @@ class Actors(Processes):
         del self._running[name], self._actors[name]
         if not self._running:
             self._all_ended.set()
-
-
-def _kill(handle: Any) -> None:
-    import ray
-
-    ray.kill(handle)
 
 
 def _make() -> Any:

@@ -31,7 +31,7 @@ from operator import methodcaller
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -78,36 +78,37 @@ class Exit:
         return f"killed by {self.signal}" if self.signal else f"exit code {self.code}"
 
 
-@dataclass(frozen=True)
-class _PartyProcess:
-    process: ForkServerProcess
-    connection: Connection
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+@dataclass
+class Running:
+    """A process of a party, which may not be connected yet."""
+
+    connection: Connection | None
+    ended: asyncio.Event = field(default_factory=asyncio.Event, kw_only=True)
 
     def say(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):  # It is about to end by itself.
-            self.connection.send_bytes(message)
+        """Send it a message, if it is still connected."""
+        if self.connection is not None:
+            with contextlib.suppress(OSError):  # It is about to end by itself.
+                self.connection.send_bytes(message)
+
+    def terminate(self) -> None:
+        """Terminate it, gracefully if possible."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        self.terminate()
+
+
+@dataclass
+class _PartyProcess(Running):
+    connection: Connection
+    process: ForkServerProcess
 
     def terminate(self) -> None:
         self.process.terminate()
 
     def kill(self) -> None:
         self.process.kill()
-
-
-class Running(Protocol):
-    @property
-    def ended(self) -> asyncio.Event:
-        """Event that is set when it has ended."""
-
-    def say(self, message: bytes) -> None:
-        """Send it a message, if it is still connected."""
-
-    def terminate(self) -> None:
-        """Terminate it, gracefully if possible."""
-
-    def kill(self) -> None:
-        """Kill it."""
 
 
 class Processes:
@@ -176,7 +177,7 @@ class Processes:
         except BaseException:
             ours.close()  # If the launch is still under way, its child ends when it sees this.
             raise
-        self._running[name] = self._children[name] = _PartyProcess(process, ours)
+        self._running[name] = self._children[name] = _PartyProcess(ours, process)
         self._all_ended.clear()
         loop = asyncio.get_running_loop()
         loop.add_reader(ours.fileno(), self._receive, name)
@@ -226,7 +227,9 @@ class Processes:
         await self.stop("the supervisor is leaving", grace_seconds=self._grace_seconds)
 
     def _receive(self, name: str) -> None:
-        connection = self._children[name].connection
+        connection = self._running[name].connection
+        if connection is None:
+            return
         try:
             while connection.poll():
                 self._news.put_nowait((name, msgspec.msgpack.decode(connection.recv_bytes(), type=Message)))
