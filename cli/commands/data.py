@@ -125,11 +125,6 @@ class DataDescription(Result, frozen=True, kw_only=True, tag="tacit.data.1"):
         return Table(columns=[Column("class"), *(Column(name, thousands) for name in columns)], rows=rows, title=title)
 
 
-@app.callback()
-def data() -> None:
-    """Inspect data sets."""
-
-
 @app.command()
 def inspect(
     experiment: Annotated[

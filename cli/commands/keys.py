@@ -14,11 +14,6 @@ _ENROLLED: dict[str, Any] = {"model-owner": "server", "data-owner": "client"}
 """Roster roles of parties without a role of their own."""
 
 
-@app.callback()
-def keys() -> None:
-    """The keys of a party."""
-
-
 @app.command()
 def new(
     name: Annotated[

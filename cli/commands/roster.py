@@ -72,11 +72,6 @@ class RosterDescription(Result, frozen=True, kw_only=True, tag="tacit.roster.1")
         yield Table(columns=columns, rows=rows)
 
 
-@app.callback()
-def roster() -> None:
-    """The roster: who takes part, with which keys."""
-
-
 @app.command()
 def make(
     cards: Cards,
