@@ -3,8 +3,9 @@
 - A pass of new images: embedding and blocks of private inference. The block outputs that a step reads are carried
   along, and kept behind the pass (kept.py), with the number of values out of range for each image. It reveals nothing.
 - A training step: one stage, from kept shares and parameters to the updated parameters. It reveals nothing either.
-- A prediction with trained adapters: embedding, blocks, and the permitted results of the logits if all values were in
-  range, as in the head of inference.
+- A prediction with trained adapters: embedding, blocks, and a training step up to the logits, of which the permitted
+  results are revealed if all values were in range, as in the head of inference. Logits need no check: a standardised
+  token and parameters in range keep them within their ring (bounds.py).
 
     carried = LearningCarried(outputs, outside, parameters=parameters, labels=labels, rate=rate)
     for stage in learning_stages(sizes, scales):
@@ -14,19 +15,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import torch
 
 from tacit.models.training import CPU
+from tacit.parties.adaptation.adapter import AdapterForwards, forward_requests
 from tacit.parties.adaptation.bounds import LOGIT_SCALE, StepScales
-from tacit.parties.adaptation.prediction import PredictionProgram, prediction_requests
-from tacit.parties.adaptation.step import ParameterShares, StepProgram, StepSizes, step_requests
+from tacit.parties.adaptation.fixed_point import PARAMETER
+from tacit.parties.adaptation.head import HeadForwards, logit_requests
+from tacit.parties.adaptation.step import (
+    HiddenProgram,
+    ParameterShares,
+    StepProgram,
+    StepSizes,
+    hidden_requests,
+    step_requests,
+)
 from tacit.parties.inference.material import AnyBlockRequest
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import FixedLinear, Party, Program
 from tacit.parties.inference.ranking import check_labels, rankings, reduced, result_requests
+from tacit.parties.inference.ring import WORD_BITS, shifted
 from tacit.parties.inference.stages import (
     COUNTED,
     BlockStage,
@@ -39,6 +52,32 @@ from tacit.parties.inference.stages import (
 )
 from tacit.parties.inference.tables import LookedUp
 from tacit.protocol.inference.schedule import Results
+
+_LOGITS_CUT: Final = 2 * PARAMETER - round(math.log2(LOGIT_SCALE))
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Predicted:
+    logits: torch.Tensor
+    """Share modulo 2^STREAM of the logits [B, C], times LOGIT_SCALE."""
+    outside: torch.Tensor
+    """Share modulo 2^PLACE of the number of values out of range."""
+
+
+def prediction_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
+    return (*hidden_requests(sizes, scales, forward_requests), *logit_requests(sizes.head, scales.head))
+
+
+class PredictionProgram:
+    def __init__(self, party: Party, sizes: StepSizes, scales: StepScales) -> None:
+        self._hidden = HiddenProgram(party, sizes, scales, AdapterForwards)
+        self._head = HeadForwards(party, sizes.head, scales.head)
+
+    def run(self, parameters: ParameterShares, outputs: torch.Tensor) -> Program[Predicted]:
+        head, hidden = yield from self._hidden.run(parameters, outputs)
+        logits = yield from self._head.forwards(head, hidden[:, 0])
+        outside = self._hidden.outside + self._head.outside
+        return Predicted(logits=shifted(logits, WORD_BITS, _LOGITS_CUT), outside=outside)
 
 
 def _nothing() -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from tacit.models.adapters.parallel import logits
 from tacit.parties.adaptation.bounds import LOGIT_SCALE, StepScales, fitted_step
-from tacit.parties.adaptation.prediction import PredictionProgram, prediction_requests
+from tacit.parties.adaptation.stages import PredictionProgram, prediction_requests
 from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.material import Matrix, Narrow, Products
 from tacit.parties.inference.ring import signed
