@@ -113,12 +113,9 @@ def squares(value: NarrowValue) -> torch.Tensor:
     return value.polynomial((0, 0, 1)).sum(-1)
 
 
-def lifted(
-    party: Party, operation: str, *parts: tuple[NarrowValue, Cut], check: RangeCheck | None = None
-) -> Program[list[torch.Tensor]]:
-    """Lift values in one round: their shares modulo 2^64. check: a range check opened in the same message."""
-    masked = [value.masked(_cut(cut)) for value, cut in parts]
-    opened = yield from _opened(party, operation, masked, check)
+def lifted(party: Party, operation: str, *parts: tuple[NarrowValue, Cut]) -> Program[list[torch.Tensor]]:
+    """Lift values in one round: their shares modulo 2^64."""
+    opened = yield from party.open(operation, *(value.masked(_cut(cut)) for value, cut in parts))
     for (value, _), words in zip(parts, opened, strict=True):
         value.settle(words)
     return [value.value() for value, _ in parts]
@@ -142,14 +139,11 @@ def lifted_times(
 
 
 def multiplied(
-    party: Party,
-    operation: str,
-    *parts: tuple[MatrixValue, torch.Tensor, torch.Tensor],
-    check: RangeCheck | None = None,
+    party: Party, operation: str, *parts: tuple[MatrixValue, torch.Tensor, torch.Tensor]
 ) -> Program[list[torch.Tensor]]:
-    """Products of matrices in one round: their shares modulo 2^64. check: a range check opened in the same message."""
+    """Products of matrices in one round: their shares modulo 2^64."""
     masked = [words for value, left, right in parts for words in (value.masked_left(left), value.masked_right(right))]
-    opened = yield from _opened(party, operation, masked, check)
+    opened = yield from party.open(operation, *masked)
     pairs = zip(opened[::2], opened[1::2], strict=True)
     return [value.settle(*pair) for (value, _, _), pair in zip(parts, pairs, strict=True)]
 
@@ -160,17 +154,13 @@ def opened(
     """Open operands of products in one round, modulo 2 to the power of the bits left by truncation. check: a range
     check opened in the same message."""
     masked = [operands.masked(name, _cut(cut), cut.ring - cut.by) for name, cut in parts]
-    words = yield from _opened(party, operation, masked, check)
+    if check is not None:
+        masked.append(check.masked())
+    words = yield from party.open(operation, *masked)
+    if check is not None:
+        check.settle(words.pop())
     for (name, _), sums in zip(parts, words, strict=True):
         operands.settle(name, sums)
-
-
-def _opened(party: Party, operation: str, masked: list[Words], check: RangeCheck | None) -> Program[list[torch.Tensor]]:
-    if check is None:
-        return (yield from party.open(operation, *masked))
-    *opened, place = yield from party.open(operation, *masked, check.masked())
-    check.settle(place)
-    return opened
 
 
 def made(party: Party, requests: Mapping[str, LiftOrProduct]) -> tuple[dict[str, NarrowValue], dict[str, MatrixValue]]:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tacit.models.file_system import FILES, FileSystem, replace_file
+from tacit.models.file_system import FILES, replace_file
 from tacit.parties.links.keys import decode_key, encode_key
 from tacit.protocol.sum.spending import Statement
 
@@ -24,9 +24,8 @@ class SpendingFileError(OSError):
 
 
 class SpendingFile:
-    def __init__(self, path: Path, files: FileSystem = FILES) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._files = files
 
     def held(self, lineage: bytes) -> dict[bytes, bytes]:
         return self._read().get(lineage.hex(), {})
@@ -37,13 +36,13 @@ class SpendingFile:
         kept.setdefault(lineage.hex(), {}).update(statements)
         written = {of: {encode_key(key): said for key, said in each.items()} for of, each in kept.items()}
         try:
-            replace_file(self._path, msgspec.json.encode(written), self._files)
+            replace_file(self._path, msgspec.json.encode(written))
         except OSError as error:
             raise SpendingFileError(f"{self._path} cannot be written ({error.strerror}): make room there") from None
 
     def _read(self) -> dict[str, dict[bytes, bytes]]:
         try:
-            read = _DECODER.decode(self._files.read(self._path))
+            read = _DECODER.decode(FILES.read(self._path))
             return {of: {decode_key(key): said for key, said in each.items()} for of, each in read.items()}
         except FileNotFoundError:
             return {}

@@ -337,7 +337,6 @@ async def results(
     reached: Callable[[str, str], str] = lambda service, address: address,
     wanted: Collection[str] = (),
     lost: Callable[[str, str], object] | None = None,
-    echo: str | None = None,
     logs: Path | None = None,
 ) -> dict[str, Any]:
     """Run programs and return their results by name. They end when those in `wanted` have finished; by default all.
@@ -345,13 +344,12 @@ async def results(
     listening: programs that report a listening address, for which the next ones wait; each with the names of its
     services, the first of which is called "" by itself. reached: maps such a name and address to the one for the
     others. told: receives their messages. lost: makes the result of a program whose process ended without one, from its
-    name and its end; otherwise, and for programs that others wait for, that is a failure. echo: whether a failure is
-    only the consequence of another, which is awaited; logs: folder for the output of the processes, None: a temporary
-    one. ProcessError names the failed program, and ValueError one that cannot start.
+    name and its end; otherwise, and for programs that others wait for, that is a failure. logs: folder for the output
+    of the processes, None: a temporary one. ProcessError names the failed program, ValueError one that cannot start.
     """
     listening = listening or {}
     waiting, addresses = list(programs), dict[str, str]()
-    found, failures = dict[str, Any](), dict[str, str]()
+    found: dict[str, Any] = {}
     with TemporaryDirectory() as scratch:
         async with Processes(logs or Path(scratch), grace_seconds=_GRACE_SECONDS) as processes:
 
@@ -366,7 +364,7 @@ async def results(
             await start_next()
             async for name, message in processes.messages():
                 if isinstance(message, Exit):
-                    if name in found or name in failures:
+                    if name in found:
                         continue
                     failure = f"its process ended unexpectedly: {message}"
                     if lost is None or name in listening:
@@ -374,10 +372,8 @@ async def results(
                     else:
                         message = {"finished": lost(name, failure)}
                 if "failed" in message:
-                    failures[name] = f"{name}: {message['failed']}"
-                    if echo is None or echo not in message["failed"]:
-                        raise ProcessError(failures[name])
-                elif "finished" in message:
+                    raise ProcessError(f"{name}: {message['failed']}")
+                if "finished" in message:
                     found[name] = message["finished"]
                     if found.keys() >= set(wanted or programs):
                         return found
@@ -391,7 +387,7 @@ async def results(
                         if addresses.keys() >= {*listening[name]}:
                             await start_next()
                     told(name, message)
-    raise ProcessError(next(iter(failures.values())))
+    raise ProcessError(f"{', '.join(programs.keys() - found.keys())}: without a result, and no process is left")
 
 
 SERVER = "server"
