@@ -385,6 +385,24 @@ def test_a_silent_link_keeps_its_place_until_it_ends() -> None:
     assert connections.admit("bob", 1e6) is not None
 
 
+def test_a_link_that_is_over_when_it_is_first_heard_is_no_failed_handshake() -> None:
+    connections = Connections(SECONDS)
+    connections.accept(1, 1.0)
+    first = connections.admit("alice", 2.0)
+    assert first is not None
+    connections.speak("alice", first, 1, None)
+    assert connections.failing(1) == (False, None)
+    connections.end(1)
+    # Another one has its descriptor by the time that a message of the former is read.
+    connections.accept(1, 3.0)
+    second = connections.admit("alice", 4.0)
+    assert second is not None
+    connections.end(1)
+    connections.accept(1, 5.0)
+    connections.speak("alice", second, 1, None)
+    assert connections.failing(1) == (True, None)
+
+
 @pytest.mark.asyncio
 async def test_links_that_come_and_go_keep_no_places(keys: Keys, roster: Roster, until: Callable) -> None:
     async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
