@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -170,7 +169,7 @@ def test_sums_that_were_told_are_not_told_of_other_learning(house: AdaptationHou
     running["owner"].signal(signal.SIGKILL)
     running["owner"].end()
     for name in (*DATA_OWNERS, "dealer"):
-        shutil.rmtree(house.path / name / "state")
+        forget(house.path / name / "state")
     running = house.start_all()
     refused_by_one(running, "the model owner opens 2 rounds, and all of them are open: ask it for more")
 
