@@ -14,9 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
 from torch import nn
 
+from tacit.models.adapters.configuration import Reveal
 from tacit.models.adapters.federated import Order
 from tacit.models.adapters.parallel import AdapterParameters, block_outputs, logits
 from tacit.models.extraction import copied_block, matched_outputs
@@ -190,6 +192,16 @@ class AuditedAdaptation:
         """Return the numbers of its images in every pass of a run in which no batch was repeated."""
         images = len(self.images_of(owner).labels)
         return drawn_batches(self.experiment, images, seed=self.seed, owner=self._number(owner))
+
+    def brought(self, owner: str, reveal: Reveal) -> list[Order]:
+        """Return the numbers of its images in every pass that brings images: every batch where outputs are revealed,
+        and otherwise each image once, in order, since shares of the outputs are kept."""
+        batches, count = self.batches(owner), len(self.images_of(owner).labels)
+        if reveal != "none":
+            return batches
+        used = np.arange(count) if sum(map(len, batches)) >= count else np.unique(np.concatenate(batches))
+        size = self.experiment.adaptation.batch
+        return [used[low : low + size] for low in range(0, len(used), size)]
 
     def received(self, recordings: Path, owner: str) -> Iterator[ReceivedPass]:
         """Read its received outputs, pass by pass. The true image of each row is the one of its images whose output in

@@ -46,8 +46,8 @@ class OpenedWords:
 def received_words(
     recordings: Path, images: Mapping[str, Sequence[torch.Tensor]], public: PublicModel
 ) -> list[OpenedWords]:
-    """Read the words that the model owner received. images: those of every pass of every data owner. ValueError for a
-    lost session, since the next one numbers its passes from 1."""
+    """Read the words that the model owner received. images: those of every pass of every data owner that brings images,
+    which are its first ones. ValueError for a lost session, since the next one numbers its passes from 1."""
     parts: defaultdict[tuple[str, bytes], defaultdict[int, bytearray]] = defaultdict(lambda: defaultdict(bytearray))
     for record in read(recordings, MODEL_OWNER):
         if isinstance(record, HeardMessage) and record.sender in images:
@@ -59,8 +59,7 @@ def received_words(
         raise ValueError("a data owner has lost its session, and began another: audit a run without that")
     found = []
     for (owner, _), passes in sorted(parts.items()):
-        for number, octets in sorted(passes.items()):
-            own = images[owner][number - 1]
+        for own, (_, octets) in zip(images[owner], sorted(passes.items()), strict=False):
             words = unpacked(
                 np.frombuffer(octets, np.uint8).reshape(-1, byte_width(STREAM)),
                 STREAM,

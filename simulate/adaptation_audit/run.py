@@ -196,7 +196,7 @@ class _Audit:
         for owner in self.plan.data_owners:
             self._models(arm, subject, recordings, owner, reveal)
         if self.plan.model_owner:
-            self._images(arm, subject, recordings)
+            self._images(arm, subject, recordings, reveal)
 
     def _models(self, arm: AuditArm, subject: AuditedAdaptation, recordings: Path, owner: str, reveal: Reveal) -> None:
         attacked = ModelAttack(subject, owner)
@@ -221,10 +221,10 @@ class _Audit:
                 row = attacked.run(name, (arm.name, arm.about), _OBSERVATIONS[reveal], passes, in_order=False)
             self.model_attacks.append(row)
 
-    def _images(self, arm: AuditArm, subject: AuditedAdaptation, recordings: Path) -> None:
+    def _images(self, arm: AuditArm, subject: AuditedAdaptation, recordings: Path, reveal: Reveal) -> None:
         public = subject.learning.public
         images = {
-            owner: [subject.images_of(owner).images[torch.from_numpy(batch)] for batch in subject.batches(owner)]
+            owner: [subject.images_of(owner).images[torch.from_numpy(some)] for some in subject.brought(owner, reveal)]
             for owner in owner_names(subject.experiment.clients)
         }
         try:
