@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -53,6 +54,8 @@ class KeptShares:
         self._path, self._bound = path, bound
         self._shape: tuple[int, int, int] = (0, 0, 0)
         self._session = b""
+        self._turn = threading.Lock()
+        """Of a pass, which is kept in a thread, and a later session that resumes."""
         self._row = _COUNT
         self._rows: list[bytes] = []
         """Rows in memory, without a file."""
@@ -61,38 +64,43 @@ class KeptShares:
 
     def resumed(self, shape: tuple[int, int, int], session: bytes, images: int) -> None:
         """Persist that both owners agreed to resume behind so many images. shape: [L, S, D] of the values that a step
-        reads of an image. OSError; RuntimeError if an earlier session has kept more meanwhile."""
-        if self.record.last[0] != images:
-            raise RuntimeError("an earlier session was still at work on kept shares")
-        self._shape, self._session = shape, session
-        self._row = byte_width(STREAM) * math.prod(shape) + _COUNT
-        self._rows = self._rows[: self.record.last[0]]
-        if self._path is not None:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _opened(self._path) as file:
-                file.truncate(self.record.last[0] * self._row)
-        self._save()
+        reads of an image. OSError; RuntimeError if there are others."""
+        with self._turn:
+            if self.record.last[0] != images:
+                # An earlier session has kept its last pass since both compared what they keep.
+                if self.record.before[0] != images:
+                    raise RuntimeError(f"{self.record.last[0]} images are kept where {images} were agreed on")
+                self.record.resume(self.record.terms_digest, self.record.before, self.record.uses)
+            self._shape, self._session = shape, session
+            self._row = byte_width(STREAM) * math.prod(shape) + _COUNT
+            self._rows = self._rows[:images]
+            if self._path is not None:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with _opened(self._path) as file:
+                    file.truncate(images * self._row)
+            self._save()
 
     def keep(self, session: bytes, number: int, outputs: Sequence[torch.Tensor], outside: torch.Tensor) -> None:
         """Keep the shares of a pass: of every block's output [B, S, D], and of the number of values out of range [B].
         OSError; RuntimeError if a later session has resumed the kept shares."""
-        if session != self._session:
-            raise RuntimeError("a later session goes on with what is kept")
         images = len(outside)
         words = torch.stack(list(outputs), 1).reshape(images, -1)
         octets = np.concatenate(
             [packed(words, STREAM).reshape(images, -1), packed(outside, PLACE).reshape(images, -1)], axis=1
         )
-        if self._path is None:
-            self._rows += [row.tobytes() for row in octets]
-        else:
-            with _opened(self._path) as file:
-                file.seek(self.record.last[0] * self._row)
-                file.write(octets.tobytes())
-                file.flush()
-                os.fsync(file.fileno())
-        self.record.add(session, number, images)
-        self._save()
+        with self._turn:
+            if session != self._session:
+                raise RuntimeError("a later session goes on with what is kept")
+            if self._path is None:
+                self._rows += [row.tobytes() for row in octets]
+            else:
+                with _opened(self._path) as file:
+                    file.seek(self.record.last[0] * self._row)
+                    file.write(octets.tobytes())
+                    file.flush()
+                    os.fsync(file.fileno())
+            self.record.add(session, number, images)
+            self._save()
 
     def use(self) -> None:
         """Persist one more use. OSError."""

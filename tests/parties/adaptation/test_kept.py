@@ -81,8 +81,22 @@ def test_a_session_that_another_has_followed_keeps_nothing_more() -> None:
     resumed(kept, bytes(32))
     with pytest.raises(RuntimeError, match="a later session goes on"):
         kept.keep(SESSION, 2, *outputs(3))
-    with pytest.raises(RuntimeError, match="an earlier session was still at work"):
+    with pytest.raises(RuntimeError, match="3 images are kept where 2 were agreed on"):
         kept.resumed(SHAPE, SESSION, 2)
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_pass_that_ends_after_the_next_session_has_compared_is_forgotten(tmp_path: Path, on_disk: bool) -> None:
+    kept = resumed(KeptShares(tmp_path / "bob.shares" if on_disk else None))
+    kept.keep(SESSION, 1, *outputs(3))
+    agreed = kept.record.last
+    kept.record.resume(kept.record.terms_digest, agreed, 0)
+    kept.keep(SESSION, 2, *outputs(2, seed=2))
+    later = bytes(32)
+    kept.resumed(SHAPE, later, 3)
+    assert kept.record.last == agreed
+    kept.keep(later, 1, *outputs(1, seed=3))
+    assert equal(kept.batch([3])[0], torch.stack(outputs(1, seed=3)[0]), STREAM)
 
 
 def test_files_that_are_none_are_refused_by_name(tmp_path: Path) -> None:
