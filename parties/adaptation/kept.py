@@ -55,7 +55,7 @@ class KeptShares:
         self._shape: tuple[int, int, int] = (0, 0, 0)
         self._session = b""
         self._turn = threading.Lock()
-        """Of a pass, which is kept in a thread, and a later session that resumes."""
+        """Orders the keeping of a pass, in a thread, and the start of a later session."""
         self._row = _COUNT
         self._rows: list[bytes] = []
         """Rows in memory, without a file."""

@@ -114,7 +114,7 @@ class ClientWork:
         self._hooks = hooks
         self._tokens = None if party.folder.shared else party.folder.tokens
         self._event_log: EventLog
-        """Of the present session."""
+        """Event log of the present session."""
         self._test: Callable[[], Labelled] | None = None
         """Test images for models that the server cannot evaluate; None if there are none."""
         self.learner: Learner | None = None
